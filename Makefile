@@ -1,0 +1,52 @@
+# vdali: `make demo` and `make test` are all the set-up there is.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/pip --disable-pip-version-check install --quiet --constraint constraints.txt
+SOURCES := $(shell git ls-files '*.py' 2>/dev/null)
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint engines bench format clean
+
+help:  ## list the targets
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
+
+demo: $(VENV)/demo.done  ## install, then label real photos with a trained model
+	$(BIN)/vdali run --precision fp32 --output demo-out --overwrite
+
+test: $(VENV)/test.done  ## install the test extras and run every test
+	$(BIN)/python -m pytest
+
+lint: $(VENV)/test.done  ## format check, lint, types, import rules
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	mkdir -p $(VENV)/types && ln -sfn ../.. $(VENV)/types/vdali
+	cd $(VENV)/types && ../bin/mypy --config-file ../../pyproject.toml -p vdali
+	$(BIN)/lint-imports
+
+bench: $(VENV)/test.done  ## measure against a plain PyTorch loop, stage by stage
+	$(BIN)/python -m vdali.benchmarks
+
+format: $(VENV)/test.done  ## rewrite the sources as the formatter wants them
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+clean:  ## remove what was installed and built
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+
+$(VENV)/bin/python:
+	$(PYTHON) -c 'import sys; sys.exit("vdali needs Python >= 3.11, this is " + sys.version.split()[0] if sys.version_info < (3, 11) else 0)'
+	$(PYTHON) -m venv $(VENV)
+
+# torch and torchvision come as a pair, ahead of all that depends on them.
+$(VENV)/torch.done: constraints.txt | $(VENV)/bin/python
+	$(PIP) torch torchvision
+	touch $@
+
+$(VENV)/demo.done: pyproject.toml constraints.txt $(VENV)/torch.done
+	$(PIP) --editable '.[demo]'
+	touch $@
+
+$(VENV)/test.done: pyproject.toml constraints.txt $(VENV)/torch.done
+	$(PIP) --editable '.[test]'
+	touch $@ $(VENV)/demo.done

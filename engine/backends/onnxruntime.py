@@ -1,0 +1,114 @@
+"""ONNX Runtime as an engine: one session, shared by all lanes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import DeviceError, InferError, ModelError
+from ..spec import INPUT_NAME, METADATA_KEY, OUTPUT_NAMES, ModelSpec
+from .content import model_content
+
+CPU = "CPUExecutionProvider"
+CUDA = "CUDAExecutionProvider"
+
+
+class OnnxRuntimeEngine:
+    """A vdali ONNX file in ONNX Runtime.
+
+    ``threads`` are intra-op threads: 1 where each of several lanes calls ``infer``. With ``gpu`` the
+    CUDA provider of that ordinal is used and nothing else: a silent fallback to the CPU is an error.
+    """
+
+    def __init__(self, path: Path, *, threads: int = 1, gpu: int | None = None) -> None:
+        self._session = _session(path, threads, gpu)
+        self.name = f"onnxruntime:{self._session.get_providers()[0]}"
+        self.spec = _spec_of(self._session, path)
+        self.content = model_content(path)
+        self._outputs = list(OUTPUT_NAMES[self.spec.task])
+        _check_signature(self._session, self.spec, path)
+
+    def infer(self, pixels: NDArray[np.uint8]) -> Mapping[str, NDArray[Any]]:
+        """Outputs by name for uint8 [n, height, width, 3]; raises InferError when the runtime fails."""
+        try:
+            values = self._session.run(self._outputs, {INPUT_NAME: pixels})
+        except Exception as error:  # its exceptions share no base but Exception
+            raise InferError("runtime_error", f"ONNX Runtime failed on a batch of {len(pixels)}: {error}") from error
+        outputs = dict(zip(self._outputs, values, strict=True))
+        for name, value in outputs.items():
+            if len(value) != len(pixels):
+                raise InferError(
+                    "wrong_rows", f"Output '{name}' has {len(value)} rows for a batch of {len(pixels)}. Export again."
+                )
+        return outputs
+
+    def close(self) -> None:
+        del self._session
+
+
+def _session(path: Path, threads: int, gpu: int | None) -> Any:
+    import onnxruntime as ort
+
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    options.log_severity_level = 4
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    providers: list[Any] = [CPU]
+    if gpu is not None:
+        options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
+        providers = [(CUDA, {"device_id": gpu})]
+    try:
+        session = ort.InferenceSession(str(path), options, providers=providers)
+    except Exception as error:  # its exceptions share no base but Exception
+        if gpu is not None:
+            raise DeviceError(
+                f"ONNX Runtime could not use its CUDA provider on cuda:{gpu}: {error}. "
+                "Run `vdali doctor`, or use --device cpu."
+            ) from error
+        raise ModelError(f"ONNX Runtime cannot load {path}: {error}. Export the model again.") from error
+    if gpu is not None and session.get_providers()[0] != CUDA:
+        raise DeviceError(
+            f"ONNX Runtime fell back to {session.get_providers()[0]} when asked for cuda:{gpu}. "
+            "Run `vdali doctor`, or use --device cpu."
+        )
+    return session
+
+
+def _spec_of(session: Any, path: Path) -> ModelSpec:
+    text = session.get_modelmeta().custom_metadata_map.get(METADATA_KEY)
+    if text is None:
+        names = ", ".join(f"{value.name} {value.shape} {value.type}" for value in session.get_inputs())
+        raise ModelError(
+            f"{path} has no vdali metadata, so its preprocessing and task are unknown (its inputs: {names}). "
+            f"Export it: vdali export {path} --task classify|embed|segment --resize 256 --crop 224 "
+            f"--mean 0.485,0.456,0.406 --std 0.229,0.224,0.225 -o {path.stem}.vdali.onnx"
+        )
+    return ModelSpec.loads(text, file=str(path))
+
+
+def _check_signature(session: Any, spec: ModelSpec, path: Path) -> None:
+    """Names, type and shape are as the spec promises, and the batch is not fixed."""
+    inputs = session.get_inputs()
+    height, width = spec.preprocess.size
+    found = [(value.name, value.type, list(value.shape)) for value in inputs]
+    fits = (
+        len(inputs) == 1
+        and inputs[0].name == INPUT_NAME
+        and inputs[0].type == "tensor(uint8)"
+        and list(inputs[0].shape)[1:] == [height, width, 3]
+    )
+    if not fits:
+        raise ModelError(
+            f"{path} takes {found}, its metadata promises {INPUT_NAME}: uint8 [n, {height}, {width}, 3]. "
+            "Export the model again."
+        )
+    if isinstance(inputs[0].shape[0], int):
+        raise ModelError(f"{path}: the batch is fixed at {inputs[0].shape[0]}. Export the model again.")
+    missing = set(OUTPUT_NAMES[spec.task]) - {value.name for value in session.get_outputs()}
+    if missing:
+        raise ModelError(f"{path} lacks the outputs {sorted(missing)} of task {spec.task}. Export the model again.")
