@@ -14,10 +14,11 @@ class Source(Protocol):
 
     Iterating yields a Sample for each image and a Failure for each entry that is known to be lost
     already (a dead link, a truncated shard). ``ignored`` counts, by reason, the entries passed over
-    so far. Iterating again starts from the beginning.
+    so far. Iterating again starts from the beginning, and counts anew.
     """
 
-    ignored: Counter[str]
+    @property
+    def ignored(self) -> Counter[str]: ...
 
     def __iter__(self) -> Iterator[Sample | Failure]: ...
 
