@@ -5,8 +5,9 @@ from __future__ import annotations
 import sys
 import time
 from collections import Counter
+from pathlib import Path
 from types import TracebackType
-from typing import TextIO
+from typing import Self, TextIO
 
 from rich.console import Console
 from rich.progress import BarColumn, ProgressColumn, SpinnerColumn, Task, TextColumn
@@ -28,7 +29,7 @@ class ProgressDisplay:
         self._bar: Bar | None = None
         self._task = 0
 
-    def __enter__(self) -> ProgressDisplay:
+    def __enter__(self) -> Self:
         if self._stream.isatty():
             self._bar = Bar(
                 SpinnerColumn(),
@@ -100,6 +101,18 @@ def summary_of(report: RunReport) -> str:
         lines.append(f"  salvaged: {report.salvaged:,} truncated pictures became rows flagged `salvaged`")
     lines.append(f"  {report.out}: {report.rows_total:,} rows, {report.failures_total:,} failures in all")
     return "\n".join(lines)
+
+
+def labels_table(out: Path) -> str:
+    """Ids, names and scores of the classify rows in ``out``, as plain lines; empty for other tasks."""
+    import pyarrow.parquet as pq
+
+    table = pq.read_table(out / "rows")
+    if "label" not in table.column_names:
+        return ""
+    names = table["name"].to_pylist() if "name" in table.column_names else table["label"].to_pylist()
+    rows = zip(table["id"].to_pylist(), names, table["score"].to_pylist(), strict=True)
+    return "\n".join(f"{sample_id:40} {name!s:30} {score:.2f}" for sample_id, name, score in rows)
 
 
 def _counts_line(report: RunReport) -> str:

@@ -99,7 +99,11 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What one batch became: together ``rows`` and ``failures`` hold each of its samples once."""
+    """What one batch became: together ``rows`` and ``failures`` hold each of its samples once.
+
+    ``decoded_by`` counts the decoders that really decoded its pictures.
+    """
 
     rows: Rows
     failures: Sequence[Failure]
+    decoded_by: Mapping[str, int] = field(default_factory=dict)

@@ -5,6 +5,7 @@ Each sample ends once, as a row or as a failure, and results reach the sink in t
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
@@ -28,30 +29,27 @@ def run(
     sink: Sink,
     *,
     batch_size: int,
-    on_outcome: Callable[[Outcome], None] = lambda outcome: None,
+    on_outcome: Callable[[Outcome], None] | None = None,
 ) -> None:
-    """Send every sample of ``source`` that is not done yet through the lanes and into ``sink``.
+    """Send every entry of ``source`` through the lanes and into ``sink``.
 
     ``on_outcome`` sees each outcome after the sink took it; what it raises ends the run. Whatever ends the
     run, all that reached the sink is committed.
     """
     try:
-        for outcome in scheduler.run(batches_of(source, sink.is_done, batch_size)):
+        for outcome in scheduler.run(batches_of(source, batch_size)):
             sink.write(outcome.rows, outcome.failures)
-            on_outcome(outcome)
+            if on_outcome is not None:
+                on_outcome(outcome)
     finally:
         sink.commit()
 
 
-def batches_of(
-    source: Iterable[Sample | Failure], is_done: Callable[[Sample | Failure], bool], size: int
-) -> Iterator[Work]:
-    """Samples in groups of at most ``size``, without those that are done; failures travel along."""
+def batches_of(source: Iterable[Sample | Failure], size: int) -> Iterator[Work]:
+    """Entries in groups of at most ``size`` samples; failures travel along."""
     group: list[Sample | Failure] = []
     samples = 0
     for entry in source:
-        if is_done(entry):
-            continue
         group.append(entry)
         samples += isinstance(entry, Sample)
         if samples == size or len(group) == 8 * size:
@@ -106,8 +104,9 @@ def infer(engine: Engine, batch: Batch) -> Outcome:
     try:
         outcome = _infer(engine, batch)
     except InferError as error:
-        return _infer_one_by_one(engine, batch, error)
-    return Outcome(outcome.rows, [*batch.failures, *outcome.failures])
+        outcome = _infer_one_by_one(engine, batch, error)
+    decoded_by = Counter(decoded.decoder for decoded in batch.decoded)
+    return Outcome(outcome.rows, [*batch.failures, *outcome.failures], decoded_by)
 
 
 def _infer(engine: Engine, batch: Batch) -> Outcome:
@@ -124,7 +123,7 @@ def _infer_one_by_one(engine: Engine, batch: Batch, error: InferError) -> Outcom
             outcomes.append(_infer(engine, single))
         except InferError as reason:
             outcomes.append(Outcome(Rows((), {}), [Failure.from_error(decoded.id, reason)]))
-    failures = [*batch.failures, *(failure for outcome in outcomes for failure in outcome.failures)]
+    failures = [failure for outcome in outcomes for failure in outcome.failures]
     return Outcome(_joined([outcome.rows for outcome in outcomes if len(outcome.rows)]), failures)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +78,17 @@ class RunReport:
     peak_rss_bytes: int = 0
     stages: dict[str, StageTime] = field(default_factory=dict)
     source: str = ""
+
+    def document(self) -> dict[str, Any]:
+        """JSON form of the whole: what OUT holds, what was used, and this session."""
+        return {
+            "out": str(self.out),
+            "status": self.status,
+            "rows": self.rows_total,
+            "failures": self.failures_total,
+            "used": asdict(self.used),
+            "session": self.to_json(),
+        }
 
     def to_json(self) -> dict[str, Any]:
         """JSON form of this session, units in the keys."""

@@ -155,7 +155,7 @@ class Scheduler:
             return
         try:
             ticket.value = stage.run(ticket.value)
-        except BaseException as error:  # noqa: BLE001 - handed to the caller's thread, which raises it
+        except BaseException as error:  # the caller's thread raises it
             ticket.error = error
 
     def _collect(self, waiting: dict[int, _Ticket]) -> None:

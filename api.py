@@ -1,0 +1,140 @@
+"""The library's front door: words and paths in, one call into the engine."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .engine.job import RunOptions
+    from .engine.report import Progress, RunReport
+    from .engine.sources.interface import Source
+
+Input = str | os.PathLike[str]
+
+
+def run(
+    inputs: Input | Sequence[Input] | None,
+    *,
+    out: Input,
+    on_progress: Callable[[Progress], None] | None = None,
+    **options: Any,
+) -> RunReport:
+    """Infer every image of ``inputs``: one row or one recorded failure each, in the folder ``out``.
+
+    ``inputs`` are folders, list files, globs, tar shards, Parquet files or images; None takes the demo photos. The
+    same call again resumes. ``options`` are those of ``run_options``. Raises the errors of ``vdali.engine.errors``.
+    """
+    from .engine.job import run as run_job
+
+    return run_job(run_options(inputs, out=out, **options), on_progress=on_progress)
+
+
+def run_options(
+    inputs: Input | Sequence[Input] | None,
+    *,
+    out: Input,
+    model: Input = "efficientnet_lite0",
+    precision: str = "fp32",
+    task: str | None = None,
+    normalize: bool = False,
+    device: str = "auto",
+    decoder: str = "auto",
+    decode: str = "fast",
+    truncated: str = "fail",
+    exif: str | None = None,
+    max_pixels: int | None = None,
+    batch_size: int = 32,
+    micro_batch: int | None = None,
+    lanes: int | None = None,
+    threads: int = 1,
+    format: str = "parquet",  # noqa: A002 - the option's name
+    part_rows: int = 4096,
+    part_seconds: float = 60.0,
+    id_column: str | None = None,
+    path_column: str | None = None,
+    image_column: str | None = None,
+    root: Input | None = None,
+    shard: str | None = None,
+    limit: int | None = None,
+    retry_failures: bool = False,
+    max_failures: int | None = None,
+    report: Callable[[str], None] = lambda text: None,
+) -> RunOptions:
+    """Checked options of a run, with the model resolved (exported first, where it is a known name).
+
+    ``batch_size`` is the most images per engine call; on a CPU ``micro_batch`` (default: at most 8) is what is used.
+    ``lanes`` decode and infer side by side (default: one per usable CPU), each with ``threads`` engine threads.
+    ``part_rows`` and ``part_seconds`` bound what a kill can cost. ``max_failures`` ends a run with
+    TooManyFailuresError. ``report`` takes lines for people. Raises UsageError for words that are not known.
+    """
+    from .engine.decoders.interface import DEFAULT_MAX_PIXELS, DecodeMode, DecodeOptions, Truncated
+    from .engine.decoders.make import DecoderName
+    from .engine.job import RunOptions
+    from .engine.lanes import LaneOptions
+    from .engine.preprocess import Exif
+    from .engine.sinks.parquet import PartOptions
+    from .engine.sinks.run_dir import OutputFormat
+    from .engine.spec import Precision, Task
+    from .engine.words import word
+    from .export.store import resolve_model
+
+    paths = _paths(inputs)
+    wanted = word(Precision, precision, "precision")
+    decoding = DecodeOptions(
+        max_pixels=max_pixels or DEFAULT_MAX_PIXELS,
+        truncated=word(Truncated, truncated, "truncated"),
+        mode=word(DecodeMode, decode, "decode"),
+    )
+    words: dict[str, Any] = {
+        "id_column": id_column,
+        "path_column": path_column,
+        "image_column": image_column,
+        "root": root,
+        "shard": shard,
+        "limit": limit,
+    }
+    source, total_from = _sources(paths, words)
+    lane_options = LaneOptions(word(DecoderName, decoder, "decoder"), decoding, batch_size, lanes, threads, micro_batch)
+    wanted_task = word(Task, task, "task") if task is not None else None
+    return RunOptions(
+        model=resolve_model(os.fspath(model), precision=wanted, task=wanted_task, normalize=normalize, report=report),
+        source=source,
+        inputs=tuple(os.path.abspath(path) for path in paths),
+        out=Path(out),
+        precision=wanted,
+        device=device,
+        lanes=lane_options,
+        exif=word(Exif, exif, "exif") if exif is not None else None,
+        output_format=word(OutputFormat, format, "format"),
+        parts=PartOptions(rows=part_rows, seconds=part_seconds),
+        shard=shard,
+        limit=limit,
+        retry_failures=retry_failures,
+        max_failures=max_failures,
+        total_from=total_from,
+    )
+
+
+def _paths(inputs: Input | Sequence[Input] | None) -> tuple[str, ...]:
+    """INPUTs as text; the demo photos for None."""
+    from .engine.demo import demo_photos
+    from .engine.errors import UsageError
+
+    if inputs is None:
+        return tuple(str(path) for path in demo_photos())
+    if isinstance(inputs, str | os.PathLike):
+        return (os.fspath(inputs),)
+    if not inputs:
+        raise UsageError("No INPUT: an empty list was given. Give folders, lists, globs, shards or images.")
+    return tuple(os.fspath(path) for path in inputs)
+
+
+def _sources(paths: Sequence[str], words: dict[str, Any]) -> tuple[Source, Source | None]:
+    """Source to read, and a second one to count where counting reads no image."""
+    from .engine.sources.open import open_source
+
+    source = open_source(paths, **words)
+    return source, open_source(paths, **words) if source.cheap_to_list else None

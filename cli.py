@@ -1,0 +1,183 @@
+"""The command ``vdali``: words to objects, one library call, errors to messages and exit statuses.
+
+Results and JSON go to stdout, everything else to stderr. Nothing heavy is imported before a command needs it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from . import __version__
+from .engine.errors import UsageError, VdaliError
+
+INTERRUPTED = 130
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+class ErrorsToMessages(click.Group):
+    """Group whose commands end in a message and a status where the library raises VdaliError."""
+
+    def invoke(self, context: click.Context) -> Any:
+        try:
+            return super().invoke(context)
+        except VdaliError as error:
+            click.echo(f"vdali: {error}", err=True)
+            context.exit(error.exit_status)
+        except BrokenPipeError:
+            # the reader of stdout went away; a second error at exit would only repeat that
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            context.exit(1)
+
+
+@click.group(cls=ErrorsToMessages, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="vdali")
+def main() -> None:
+    """Batch vision inference: encoded images in, embeddings, labels and masks out."""
+
+
+def _options(*options: Callable[[Command], Command]) -> Callable[[Command], Command]:
+    def decorate(command: Command) -> Command:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate
+
+
+input_options = _options(
+    click.option("--id-column", help="Column with the ids of a list or Parquet INPUT."),
+    click.option("--path-column", help="Column with the paths of a list INPUT (default: path)."),
+    click.option("--image-column", help="Column with the image bytes of a Parquet INPUT (default: found by its type)."),
+    click.option("--root", help="Folder that relative paths of a list INPUT start from (default: the list's folder)."),
+    click.option("--shard", help="i/n: take only part i of n, i from 0. Every part keeps its own OUT."),
+    click.option("--limit", type=click.IntRange(1), help="Take only the first N entries."),
+)
+
+decode_options = _options(
+    click.option("--decoder", default="auto", show_default=True, help="auto, turbo, dali or pillow."),
+    click.option(
+        "--decode",
+        type=click.Choice(["fast", "exact"]),
+        default="fast",
+        show_default=True,
+        help="fast: JPEGs far larger than needed are decoded at a reduced scale.",
+    ),
+    click.option(
+        "--truncated",
+        type=click.Choice(["fail", "salvage"]),
+        default="fail",
+        show_default=True,
+        help="What a picture that ends early becomes: a failure, or a row flagged `salvaged`.",
+    ),
+    click.option("--exif", type=click.Choice(["apply", "ignore"]), help="Overrides the model's EXIF orientation rule."),
+    click.option(
+        "--max-pixels", type=click.IntRange(1), help="Pictures of more pixels are failures (default 178956970)."
+    ),
+)
+
+speed_options = _options(
+    click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:N."),
+    click.option("--batch-size", type=click.IntRange(1, 65536), default=32, show_default=True),
+    click.option(
+        "--lanes", type=click.IntRange(1, 1024), help="Workers that decode and infer (default: one per usable CPU)."
+    ),
+    click.option(
+        "--threads", type=click.IntRange(1, 1024), default=1, show_default=True, help="Engine threads of each lane."
+    ),
+    click.option(
+        "--micro-batch", type=click.IntRange(1, 65536), help="Images per engine call on a CPU (default: up to 8)."
+    ),
+)
+
+output_options = _options(
+    click.option(
+        "-o", "--output", type=click.Path(path_type=Path), help="Output folder OUT. Needed, save for the demo."
+    ),
+    click.option("--format", "format_", type=click.Choice(["parquet", "npy"]), default="parquet", show_default=True),
+    click.option("--part-rows", type=click.IntRange(1), default=4096, show_default=True, help="Rows of a part file."),
+    click.option(
+        "--part-seconds",
+        type=click.FloatRange(0, min_open=True),
+        default=60.0,
+        show_default=True,
+        help="Longest time between commits.",
+    ),
+    click.option("--retry-failures", is_flag=True, help="Try permanent failures of earlier sessions again too."),
+    click.option(
+        "--max-failures", type=click.IntRange(0), help="End with status 7 once more samples than this have failed."
+    ),
+    click.option("--strict", is_flag=True, help="Same as --max-failures 0."),
+    click.option("--json", "as_json", is_flag=True, help="Print the run's report as one JSON document on stdout."),
+)
+
+
+@main.command()
+@click.argument("inputs", nargs=-1, metavar="[INPUT]...")
+@click.option(
+    "-m", "--model", default="efficientnet_lite0", show_default=True, help="Exported FILE.onnx, or a known name."
+)
+@click.option("-p", "--precision", default="fp32", show_default=True, help="fp32, tf32, fp16, bf16, int8 or int8+fp16.")
+@click.option("--task", type=click.Choice(["classify", "embed", "segment"]), help="Task of a model given by name.")
+@click.option("--normalize", is_flag=True, help="L2-normalise embeddings of a model given by name.")
+@output_options
+@input_options
+@decode_options
+@speed_options
+def run(inputs: tuple[str, ...], **options: Any) -> None:
+    """Infer every image of INPUT: one row or one recorded failure each, in OUT.
+
+    INPUT is a folder, a list file (.txt, .csv, .jsonl, .parquet), a glob pattern, tar shards, Parquet with image
+    bytes, or one image. Without INPUT the demo photos are used. The same command again resumes.
+
+    \b
+    Exit status: 0 done (failures are recorded), 2 usage, 3 no input found, 4 device or runtime missing,
+    5 model unusable, 6 OUT belongs to another run, 7 too many failures, 130 interrupted (all so far is kept).
+    """
+    from .display import ProgressDisplay, labels_table, summary_of
+    from .engine.job import run as run_job
+
+    as_json = options.pop("as_json")
+    demo = not inputs
+    prepared = _prepared(inputs, options)
+    _stop_on_sigterm()
+    with ProgressDisplay() as display:
+        report = run_job(prepared, on_progress=display.update)
+    click.echo(summary_of(report), err=True)
+    if demo:
+        click.echo(labels_table(report.out), err=as_json)
+    if as_json:
+        click.echo(json.dumps(report.document()))
+    if report.status == "interrupted":
+        sys.exit(INTERRUPTED)
+
+
+def _prepared(inputs: tuple[str, ...], options: dict[str, Any]) -> Any:
+    """RunOptions from the command's words."""
+    from .api import run_options
+
+    output = options.pop("output")
+    if output is None:
+        if inputs:
+            raise UsageError("No output folder was given. Add -o OUT.")
+        output = Path("demo-out")
+    if options.pop("strict"):
+        options["max_failures"] = 0
+    report = lambda text: click.echo(text, err=True)  # noqa: E731
+    return run_options(inputs or None, out=output, format=options.pop("format_"), report=report, **options)
+
+
+def _stop_on_sigterm() -> None:
+    """A spot machine's notice ends the run as Ctrl-C does: what was done is committed."""
+
+    def stop(signum: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, stop)
