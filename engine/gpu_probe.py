@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 MINIMUM_DRIVER = "580"
-"""First driver branch for CUDA 13, which the builds of ONNX Runtime and cuda-python use (NVIDIA, CUDA compatibility)."""
+"""First driver branch for CUDA 13, for which ONNX Runtime and cuda-python are built (NVIDIA, CUDA compatibility)."""
 
 INSTALL_DRIVER = (
     f"Install an NVIDIA driver >= {MINIMUM_DRIVER} (in a container: start it with --gpus all), or use --device cpu."
@@ -60,12 +60,17 @@ class _Nvml:
 
 @dataclass(frozen=True, slots=True)
 class _Cuda:
-    """What the CUDA runtime tells; ``too_old`` is a driver older than the runtime that vdali's packages carry."""
+    """What the CUDA runtime tells.
+
+    ``too_old`` is a driver older than the runtime that vdali's packages carry, ``absent`` a runtime that could not be
+    asked since its package does not import.
+    """
 
     gpus: tuple[Gpu, ...] = ()
     version: str = ""
     error: str = ""
     too_old: bool = False
+    absent: bool = False
 
 
 def probe_gpu() -> GpuProbe:
@@ -78,6 +83,8 @@ def probe_gpu() -> GpuProbe:
 
 def _explain(nvml: _Nvml, cuda: _Cuda) -> tuple[str, str]:
     """Reason and advice for a machine where CUDA has no usable GPU."""
+    if cuda.absent:
+        return f"GPUs cannot be asked for: {cuda.error}", "pip install 'cuda-python>=13,<14', or use --device cpu."
     both = f"NVML: {nvml.error or f'driver {nvml.driver}'}; CUDA: {cuda.error}"
     if nvml.error and not cuda.version:
         return f"no NVIDIA driver ({both})", INSTALL_DRIVER
@@ -125,7 +132,7 @@ def _ask_cuda() -> _Cuda:
 
         return _facts_of_cuda(runtime)
     except ImportError as error:
-        return _Cuda(error=f"the Python package cuda-python cannot be imported ({error})")
+        return _Cuda(error=f"the Python package cuda-python cannot be imported ({error})", absent=True)
     except RuntimeError as error:  # DynamicLibNotFoundError and a function that the driver lacks
         return _Cuda(error=str(error))
 
