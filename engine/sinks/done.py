@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from hashlib import blake2b
 from itertools import islice
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from .parts import reading, row_count
 DIGEST_BYTES = 16
 """128 bits: among 10 million ids the chance of any two alike is 1e-25."""
 
-_CHUNK = 1 << 16
+_CHUNK = 1 << 14
 
 
 class EntryKeys:
@@ -32,7 +32,7 @@ class EntryKeys:
 
     def key_of(self, entry_id: str, kind: str | None = None) -> bytes:
         """Digest of one entry; ``kind`` is its failure's kind, None for a sample or row."""
-        key = _digest(entry_id, 0)
+        key = _digest(entry_id)
         if kind != DUPLICATE_ID:
             return key
         self._duplicates[key] += 1
@@ -70,16 +70,18 @@ class DoneIndex:
         return position < len(self._digests) and self._digests[position] == key.rstrip(b"\0")
 
 
-def _digest(entry_id: str, number: int) -> bytes:
-    salt = number.to_bytes(8, "little")
-    return hashlib.blake2b(entry_id.encode("utf-8"), digest_size=DIGEST_BYTES, salt=salt).digest()
+def _digest(entry_id: str, number: int = 0) -> bytes:
+    data = entry_id.encode()
+    if not number:
+        return blake2b(data, digest_size=DIGEST_BYTES).digest()
+    return blake2b(data, digest_size=DIGEST_BYTES, salt=number.to_bytes(8, "little")).digest()
 
 
 def _keys(rows: Iterable[Path], failures: Iterable[Path]) -> Iterator[bytes]:
-    keys = EntryKeys()
     for path in rows:
         for (ids,) in _columns(path, ["id"]):
-            yield from map(keys.key_of, ids)
+            yield from map(_digest, ids)
+    keys = EntryKeys()
     for path in failures:
         for ids, kinds in _columns(path, ["id", "kind"]):
             yield from map(keys.key_of, ids, kinds)

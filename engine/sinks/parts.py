@@ -44,8 +44,9 @@ def reading(path: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, pa.ArrowException, ValueError) as error:
+        reason = " ".join(str(error).split()).rstrip(".")
         raise OutputError(
-            f"Part file {path} is not readable: {error}. Restore it from a copy, or delete "
+            f"Part file {path} is not readable: {reason}. Restore it from a copy, or delete "
             f"{path.with_name(path.name.split('.')[0])}.* to have its samples inferred again."
         ) from error
 
@@ -78,9 +79,14 @@ def delete_durably(path: Path) -> None:
 
 
 def make_folder(path: Path) -> None:
-    """Create ``path`` and its parents where absent, on disk too; raises VdaliError when that fails."""
+    """Create ``path`` and its parents where absent, on disk too.
+
+    Raises OutputError where a file is in the way, VdaliError when creating fails.
+    """
     if path.is_dir():
         return
+    if os.path.lexists(path):
+        raise OutputError(f"{path} is not a folder. Choose another output folder.")
     make_folder(path.parent)
     with writing(path):
         path.mkdir(exist_ok=True)

@@ -106,6 +106,12 @@ class RunDirectory:
             self.close()
             raise
 
+    @property
+    def used(self) -> Mapping[str, Any]:
+        """What the last session said of itself, empty before the first has ended."""
+        used: Mapping[str, Any] = self._record["used"]
+        return used
+
     def start(self, environment: Mapping[str, Any]) -> None:
         """Begin a session: from now on run.json says running."""
         self._started = time.monotonic()
