@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .engine.batch import Sample
     from .engine.job import RunOptions
     from .engine.report import Progress, RunReport
     from .engine.sources.interface import Source
 
 Input = str | os.PathLike[str]
+InMemory = Iterable["Sample | tuple[str, bytes]"]
 
 
 def run(
-    inputs: Input | Sequence[Input] | None,
+    inputs: Input | Sequence[Input] | InMemory | None,
     *,
     out: Input,
     on_progress: Callable[[Progress], None] | None = None,
@@ -24,8 +26,9 @@ def run(
 ) -> RunReport:
     """Infer every image of ``inputs``: one row or one recorded failure each, in the folder ``out``.
 
-    ``inputs`` are folders, list files, globs, tar shards, Parquet files or images; None takes the demo photos. The
-    same call again resumes. ``options`` are those of ``run_options``. Raises the errors of ``vdali.engine.errors``.
+    ``inputs`` are folders, list files, globs, tar shards, Parquet files or images, or Samples or (id, encoded bytes)
+    pairs in memory; None takes the demo photos. The same call again resumes. ``options`` are those of
+    ``run_options``. Raises the errors of ``vdali.engine.errors``.
     """
     from .engine.job import run as run_job
 
@@ -33,7 +36,7 @@ def run(
 
 
 def run_options(
-    inputs: Input | Sequence[Input] | None,
+    inputs: Input | Sequence[Input] | InMemory | None,
     *,
     out: Input,
     model: Input = "efficientnet_lite0",
@@ -61,7 +64,7 @@ def run_options(
     limit: int | None = None,
     retry_failures: bool = False,
     max_failures: int | None = None,
-    report: Callable[[str], None] = lambda text: None,
+    report: Callable[[str], None] | None = None,
 ) -> RunOptions:
     """Checked options of a run, with the model resolved (exported first, where it is a known name).
 
@@ -81,7 +84,6 @@ def run_options(
     from .engine.words import word
     from .export.store import resolve_model
 
-    paths = _paths(inputs)
     wanted = word(Precision, precision, "precision")
     decoding = DecodeOptions(
         max_pixels=max_pixels or DEFAULT_MAX_PIXELS,
@@ -96,13 +98,13 @@ def run_options(
         "shard": shard,
         "limit": limit,
     }
-    source, total_from = _sources(paths, words)
+    source, total_from, names = _sources(inputs, words)
     lane_options = LaneOptions(word(DecoderName, decoder, "decoder"), decoding, batch_size, lanes, threads, micro_batch)
     wanted_task = word(Task, task, "task") if task is not None else None
     return RunOptions(
         model=resolve_model(os.fspath(model), precision=wanted, task=wanted_task, normalize=normalize, report=report),
         source=source,
-        inputs=tuple(os.path.abspath(path) for path in paths),
+        inputs=names,
         out=Path(out),
         precision=wanted,
         device=device,
@@ -118,23 +120,23 @@ def run_options(
     )
 
 
-def _paths(inputs: Input | Sequence[Input] | None) -> tuple[str, ...]:
-    """INPUTs as text; the demo photos for None."""
+def _sources(
+    inputs: Input | Sequence[Input] | InMemory | None, words: dict[str, Any]
+) -> tuple[Source, Source | None, tuple[str, ...]]:
+    """Source to read, a second one to count where counting reads no image, and the names of both."""
     from .engine.demo import demo_photos
     from .engine.errors import UsageError
-
-    if inputs is None:
-        return tuple(str(path) for path in demo_photos())
-    if isinstance(inputs, str | os.PathLike):
-        return (os.fspath(inputs),)
-    if not inputs:
-        raise UsageError("No INPUT: an empty list was given. Give folders, lists, globs, shards or images.")
-    return tuple(os.fspath(path) for path in inputs)
-
-
-def _sources(paths: Sequence[str], words: dict[str, Any]) -> tuple[Source, Source | None]:
-    """Source to read, and a second one to count where counting reads no image."""
     from .engine.sources.open import open_source
 
-    source = open_source(paths, **words)
-    return source, open_source(paths, **words) if source.cheap_to_list else None
+    if inputs is None:
+        inputs = demo_photos()
+    values = [inputs] if isinstance(inputs, str | os.PathLike) else inputs
+    if isinstance(values, Sequence):
+        if not values:
+            raise UsageError("No INPUT: an empty list was given. Give folders, lists, globs, shards or images.")
+        if all(isinstance(value, str | os.PathLike) for value in values):
+            paths = [os.fspath(value) for value in values]
+            source = open_source(paths, **words)
+            total_from = open_source(paths, **words) if source.cheap_to_list else None
+            return source, total_from, tuple(os.path.abspath(path) for path in paths)
+    return open_source(values, **words), None, (f"{type(values).__name__} in memory",)

@@ -132,7 +132,7 @@ output_options = _options(
 @decode_options
 @speed_options
 def run(inputs: tuple[str, ...], **options: Any) -> None:
-    """Infer every image of INPUT: one row or one recorded failure each, in OUT.
+    r"""Infer every image of INPUT: one row or one recorded failure each, in OUT.
 
     INPUT is a folder, a list file (.txt, .csv, .jsonl, .parquet), a glob pattern, tar shards, Parquet with image
     bytes, or one image. Without INPUT the demo photos are used. The same command again resumes.
@@ -177,7 +177,23 @@ def _prepared(inputs: tuple[str, ...], options: dict[str, Any]) -> Any:
 def _stop_on_sigterm() -> None:
     """A spot machine's notice ends the run as Ctrl-C does: what was done is committed."""
 
-    def stop(signum: int, frame: object) -> None:
+    def stop(*_: object) -> None:
         raise KeyboardInterrupt
 
     signal.signal(signal.SIGTERM, stop)
+
+
+@main.command()
+@click.option("--json", "as_json", is_flag=True, help="Print the findings as one JSON document.")
+def doctor(as_json: bool) -> None:
+    """Tell what works on this machine and why the rest does not: GPU, runtimes, decoders, limits."""
+    from rich.console import Console
+
+    from .engine.doctor.examination import examine
+    from .engine.doctor.render import render
+
+    report = examine()
+    if as_json:
+        click.echo(json.dumps(report.to_json(), indent=2))
+    else:
+        render(report, Console())
