@@ -2,8 +2,8 @@
 //
 // Compile with -DKERNEL_FILE='"x.cu"' and -DKERNELS='KERNEL(a) KERNEL(b)'. IN is 64-bit numbers: order (1: backwards),
 // count of buffers, their sizes; then the buffers, each padded to 8 bytes; count of pointers inside buffers, each as
-// buffer and offset; count of launches, each as kernel number, grid, block, count of arguments, arguments. An address is
-// (buffer + 1) << 40 | offset. Each buffer is an allocation of its own, so that a sanitizer sees its bounds. OUT is
+// buffer and offset; count of launches, each as kernel number, grid, block, count of arguments, arguments. An address
+// is (buffer + 1) << 40 | offset. Each buffer is an allocation of its own, so that a sanitizer sees its bounds. OUT is
 // the buffers, one after the other.
 #include "cuda_on_host.h"
 
