@@ -118,5 +118,5 @@ def open_archive(path: bytes) -> PlainArchive | PackedArchive:
 def _open_zstd(path: bytes) -> _Stream:
     import pyarrow as pa  # half a second that only this format costs
 
-    file: _Stream = pa.CompressedInputStream(pa.PythonFile(open(path, "rb")), "zstd")  # noqa: SIM115
+    file: _Stream = pa.CompressedInputStream(pa.OSFile(path), "zstd")
     return file

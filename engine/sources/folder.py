@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import stat
 from collections import Counter
 from collections.abc import Iterator
-from functools import partial
 
 from ..batch import Failure, Sample
-from .files import failure_from_os_error, read_file, read_first_bytes
+from .files import failure_from_os_error
 from .ids import id_from_bytes, shown
+from .image_files import mode_of_link, sample_of_file
 from .listing import Entry, Scandir, sorted_entries
-from .sniff import SNIFF_BYTES, count_not_image, has_image_extension, looks_like_image, side_reason
+from .sniff import side_reason
 
 
 class _Folder:
@@ -88,7 +87,7 @@ class _Walk:
             return None
         try:
             if entry.is_file(follow_symlinks=False):
-                return self._file(entry.path, name, folder)
+                return sample_of_file(entry.path, folder.prefix + name, self.ignored)
             if entry.is_symlink():
                 return self._link(entry.path, name, folder)
             if entry.is_dir(follow_symlinks=False):
@@ -99,21 +98,6 @@ class _Walk:
         self.ignored["pipe, socket or device"] += 1
         return None
 
-    def _file(self, path: bytes, name: bytes, folder: _Folder) -> Sample | None:
-        if has_image_extension(name) or self._is_image(path, name):
-            return Sample(id_from_bytes(folder.prefix + name), partial(read_file, path))
-        return None
-
-    def _is_image(self, path: bytes, name: bytes) -> bool:
-        try:
-            found = looks_like_image(read_first_bytes(path, SNIFF_BYTES))
-        except FileNotFoundError:
-            self.ignored["gone while the folder was listed"] += 1
-            return False
-        if not found:
-            count_not_image(self.ignored, name)
-        return found
-
     def _enter(self, path: bytes, real: bytes, prefix: bytes) -> None:
         if real in self._listed:
             self.ignored["folder that is listed already"] += 1
@@ -121,14 +105,12 @@ class _Walk:
             self._folders.append(_Folder(path, real, prefix, self._scandir))
 
     def _link(self, path: bytes, name: bytes, folder: _Folder) -> Sample | Failure | None:
-        try:
-            mode = os.stat(path).st_mode
-        except OSError as error:
-            if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
-                raise
-            return _dead_link(folder.prefix + name, path, error)
+        raw_id = folder.prefix + name
+        mode = mode_of_link(path, raw_id)
+        if isinstance(mode, Failure):
+            return mode
         if stat.S_ISREG(mode):
-            return self._file(path, name, folder)
+            return sample_of_file(path, raw_id, self.ignored)
         if not stat.S_ISDIR(mode):
             self.ignored["pipe, socket or device"] += 1
             return None
@@ -137,7 +119,7 @@ class _Walk:
             self.ignored["link to a folder that is listed already"] += 1
             return None
         self._listed.add(real)
-        self._folders.append(_Folder(path, real, folder.prefix + name + b"/", self._scandir))
+        self._folders.append(_Folder(path, real, raw_id + b"/", self._scandir))
         return None
 
     def _is_listed_anyway(self, real: bytes) -> bool:
@@ -148,12 +130,6 @@ class _Walk:
                 return False
             real = parent
         return True
-
-
-def _dead_link(path_for_id: bytes, path: bytes, error: OSError) -> Failure:
-    target = shown(os.readlink(path))
-    why = "a loop of links" if error.errno == errno.ELOOP else "which does not exist"
-    return Failure(id_from_bytes(path_for_id), "source", "dead_link", f"{shown(path)}: link to {target}, {why}")
 
 
 def _unreadable(folder: _Folder, error: OSError) -> Failure:

@@ -64,9 +64,9 @@ _NETPBM = re.compile(rb"P[1-6]\s+(?:#|\d)")
 
 
 def extension_of(name: bytes) -> bytes:
-    """Extension in lower case without its dot, empty where there is none; only the last dot counts."""
+    """Extension of a name or path, in lower case without its dot; empty where there is none."""
     dot = name.rfind(b".")
-    return name[dot + 1 :].lower() if dot >= 0 else b""
+    return name[dot + 1 :].lower() if dot > name.rfind(b"/") else b""
 
 
 def has_image_extension(name: bytes) -> bool:
