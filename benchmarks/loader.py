@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..engine.batch import Encoded
-from ..engine.decoders.interface import Decoder, DecodeOptions
+from ..engine.decoders.interface import DecodeOptions, Decoder
 from ..engine.decoders.make import DecoderName, make_decoder
 from ..engine.preprocess import Preprocess
 from .measure import alternate, cpu_ms, rates, ratio
