@@ -1,0 +1,77 @@
+"""Plan files away from the cache: is one what its sidecar says, and does it fit this machine?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ..engine.errors import ModelError
+from ..engine.gpu_probe import Gpu, GpuProbe
+from .plan_files import write_atomically
+from .plan_header import HEADER_BYTES, read_header
+from .plan_key import PlanKey, sm_name
+from .plan_options import HardwareCompatibility
+from .plan_sidecar import PlanSidecar, read_whole, sidecar_path
+from .tensorrt_flavour import TITLES, Flavour
+
+
+def open_plan(path: Path, *, flavour: Flavour, gpus: GpuProbe) -> PlanSidecar:
+    """Sidecar of a plan that is whole and fits this TensorRT and, where there is one, the first GPU.
+
+    Raises ModelError that says what was expected and found. The plan itself is not loaded: only a GPU can do that.
+    """
+    if not path.is_file():
+        raise ModelError(f"No plan file at {path}. Build one: vdali build MODEL.onnx -o {path}")
+    try:
+        sidecar = read_whole(path)
+        check_fit(sidecar.key, flavour, gpus.gpus[0] if gpus.count else None)
+    except ModelError as error:
+        raise ModelError(
+            f"Cannot use the plan {path}: {error}.{_header_words(path)} Build it again from its ONNX file: vdali build."
+        ) from error
+    return sidecar
+
+
+def check_fit(key: PlanKey, flavour: Flavour, gpu: Gpu | None) -> None:
+    """Raise ModelError with a short reason when a plan with this key is for another TensorRT or another GPU."""
+    if key.flavour != flavour.name or not _version_fits(key, flavour.version):
+        raise ModelError(f"it was built by {TITLES[key.flavour]} {key.flavour_version}, here is {flavour.title}")
+    if gpu is not None and not _gpu_fits(key, gpu):
+        here = f"{gpu.name} ({sm_name(gpu.compute_capability)})"
+        raise ModelError(f"it was built for {key.bound_to}, here is {here}")
+
+
+def copy_plan(plan: Path, to: Path) -> None:
+    """Copy a plan and its sidecar; ``to`` is whole or absent. Raises VdaliError when they do not fit on the disk."""
+    write_atomically(to, plan.read_bytes())
+    write_atomically(sidecar_path(to), sidecar_path(plan).read_bytes())
+
+
+def _version_fits(key: PlanKey, version: str) -> bool:
+    """The same version, or, for a version-compatible plan, a later one of the same major number."""
+    if not key.version_compatible:
+        return version == key.flavour_version
+    built, here = _numbers(key.flavour_version), _numbers(version)
+    return built[0] == here[0] and here >= built
+
+
+def _gpu_fits(key: PlanKey, gpu: Gpu) -> bool:
+    if key.hardware_compatibility == HardwareCompatibility.AMPERE_PLUS or not (key.gpu or key.targets):
+        return _numbers(gpu.compute_capability) >= (8, 0)
+    if key.targets and key.gpu is None:
+        return sm_name(gpu.compute_capability) in key.targets
+    if key.hardware_compatibility == HardwareCompatibility.SAME_COMPUTE_CAPABILITY:
+        return gpu.compute_capability == key.compute_capability
+    return (gpu.name, gpu.compute_capability) == (key.gpu, key.compute_capability)
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split(".") if part.isdigit())
+
+
+def _header_words(path: Path) -> str:
+    """What the file itself tells, for a plan whose sidecar is lost or wrong."""
+    with open(path, "rb") as file:
+        header = read_header(file.read(HEADER_BYTES))
+    if header is None:
+        return ""
+    return f" (Its header: TensorRT-RTX {header.version}, for {', '.join(header.targets)}.)"
