@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from .engine.spec import ModelSpec
     from .export.model import export_model
 
-__version__ = "0.1.0"
+from .engine.version import __version__
 
 __all__ = [
     "DecodeOptions",

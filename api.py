@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
     from .engine.batch import Sample
@@ -80,6 +80,7 @@ def run_options(
     from .engine.preprocess import Exif
     from .engine.sinks.parquet import PartOptions
     from .engine.sinks.run_dir import OutputFormat
+    from .engine.sources.shard import Shard
     from .engine.spec import Precision, Task
     from .engine.words import word
     from .export.store import resolve_model
@@ -95,7 +96,7 @@ def run_options(
         "path_column": path_column,
         "image_column": image_column,
         "root": root,
-        "shard": shard,
+        "shard": Shard.parse(shard) if shard is not None else None,
         "limit": limit,
     }
     source, total_from, names = _sources(inputs, words)
@@ -123,20 +124,50 @@ def run_options(
 def _sources(
     inputs: Input | Sequence[Input] | InMemory | None, words: dict[str, Any]
 ) -> tuple[Source, Source | None, tuple[str, ...]]:
-    """Source to read, a second one to count where counting reads no image, and the names of both."""
-    from .engine.demo import demo_photos
-    from .engine.errors import UsageError
+    """Source to read, a second one to count where counting reads no image, and the names of what they read."""
     from .engine.sources.open import open_source
 
     if inputs is None:
-        inputs = demo_photos()
-    values = [inputs] if isinstance(inputs, str | os.PathLike) else inputs
-    if isinstance(values, Sequence):
-        if not values:
-            raise UsageError("No INPUT: an empty list was given. Give folders, lists, globs, shards or images.")
-        if all(isinstance(value, str | os.PathLike) for value in values):
-            paths = [os.fspath(value) for value in values]
-            source = open_source(paths, **words)
-            total_from = open_source(paths, **words) if source.cheap_to_list else None
-            return source, total_from, tuple(os.path.abspath(path) for path in paths)
-    return open_source(values, **words), None, (f"{type(values).__name__} in memory",)
+        return _in_memory(_demo_samples(), words), None, ("demo photos",)
+    paths = _paths(inputs)
+    if paths is None:
+        return _in_memory(cast("InMemory", inputs), words), None, (f"{type(inputs).__name__} in memory",)
+    total_from = open_source(paths, **words) if _is_cheap_to_list(paths) else None
+    return open_source(paths, **words), total_from, tuple(os.path.abspath(path) for path in paths)
+
+
+def _paths(inputs: Input | Sequence[Input] | InMemory) -> list[str] | None:
+    """INPUTs as text, or None where the samples themselves were given."""
+    if isinstance(inputs, str | os.PathLike):
+        return [os.fspath(inputs)]
+    if isinstance(inputs, Sequence) and all(isinstance(value, str | os.PathLike) for value in inputs):
+        return [os.fspath(cast("Input", value)) for value in inputs]
+    return None
+
+
+def _is_cheap_to_list(paths: Sequence[str]) -> bool:
+    from .engine.sources.kind import SourceKind, kind_of_input
+
+    kinds = {kind_of_input(os.fsencode(path), SourceKind.AUTO) for path in paths}
+    return kinds <= {SourceKind.FOLDER, SourceKind.LIST, SourceKind.IMAGE}
+
+
+def _in_memory(samples: InMemory, words: dict[str, Any]) -> Source:
+    """Samples in memory behind the same wrappers that ``open_source`` puts around files."""
+    from .engine.sources.limit import LimitSource
+    from .engine.sources.memory import MemorySource
+    from .engine.sources.shard import ShardSource
+    from .engine.sources.unique import UniqueSource
+
+    source: Source = MemorySource(samples)
+    if words["shard"] is not None:
+        source = ShardSource(source, words["shard"])
+    source = UniqueSource(source)
+    return LimitSource(source, words["limit"]) if words["limit"] is not None else source
+
+
+def _demo_samples() -> list[Sample]:
+    from .engine.batch import Sample
+    from .engine.demo import demo_photos
+
+    return [Sample(path.name, path.read_bytes) for path in demo_photos()]

@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 
 import click
 
-from . import __version__
 from .engine.errors import UsageError, VdaliError
+from .engine.version import __version__
 
 INTERRUPTED = 130
 Command = TypeVar("Command", bound=Callable[..., Any])

@@ -28,9 +28,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from ... import __version__
 from ..errors import OutputError, VdaliError
 from ..spec import ModelSpec
+from ..version import __version__
 from .counts import PartCounts, count_parts
 from .npy import check_npy
 from .parts import TEMPORARY_PREFIX, make_folder, write_durably, writing
@@ -133,12 +133,13 @@ class RunDirectory:
         """End the session that ``start`` began; returns what the part files hold.
 
         ``counts`` are those that part files cannot tell (inputs, ignored, ...), ``session`` is the
-        session's own report.
+        session's own report. What is not given stays as an earlier session left it.
         """
         found = self.count()
         times = {"status": status, "ended_at": _now(), "wall_s": round(time.monotonic() - self._started, 3)}
         self._record["sessions"][-1] |= {**(session or {}), **times}
-        self._record |= {"status": status, "used": dict(used or {}), "counts": {**(counts or {}), **found.to_json()}}
+        counted = {**self._record["counts"], **(counts or {}), **found.to_json()}
+        self._record |= {"status": status, "used": dict(used or self._record["used"]), "counts": counted}
         self._write()
         return found
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from vdali.engine.batch import Failure, Rows, Sample
-from vdali.engine.errors import OutputError
+from vdali.engine.errors import OutputError, VdaliError
 from vdali.engine.preprocess import Preprocess
 from vdali.engine.sinks.interface import DUPLICATE_ID
 from vdali.engine.sinks.parquet import ParquetSink, PartOptions
@@ -329,6 +329,20 @@ def test_each_part_is_on_disk_before_it_gets_its_name_and_rows_come_first(tmp_pa
             ("fsync", "{}"),
         )
     ]
+
+
+def test_a_commit_that_failed_half_way_is_completed_by_the_next_without_repeating_a_row(tmp_path):
+    sink = open_sink(tmp_path)
+    sink.write(embed_rows("a"), [failure("b")])
+    (tmp_path / "failures").rename(tmp_path / "elsewhere")
+    with pytest.raises(VdaliError, match=r"Cannot write .*failures/part-00000.parquet: No such file"):
+        sink.commit()
+    assert ids_in(tmp_path / "rows") == ["a"]
+    (tmp_path / "elsewhere").rename(tmp_path / "failures")
+    sink.write(embed_rows("c"), [failure("d")])
+    sink.commit()
+    assert ids_in(tmp_path / "rows") == ["a", "c"]
+    assert ids_in(tmp_path / "failures") == ["b", "d"]
 
 
 def test_the_sink_costs_little_beside_the_decode_of_a_picture(tmp_path):

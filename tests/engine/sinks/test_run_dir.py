@@ -219,6 +219,15 @@ def test_a_run_left_by_an_error_is_marked_failed(tmp_path):
     assert record_of(tmp_path)["sessions"][0]["status"] == "failed"
 
 
+def test_an_error_in_a_later_session_keeps_what_the_earlier_one_recorded(tmp_path):
+    finish(tmp_path, failures=[Failure("c", "read", "timeout", "slow", True)])
+    run = run_directory(tmp_path)
+    run.start({})
+    run.__exit__(None, None, None)
+    record = record_of(tmp_path)
+    assert (record["status"], record["used"], record["counts"]["inputs"]) == ("failed", {"decoder": "turbo"}, 2)
+
+
 def test_a_run_that_never_started_leaves_no_record(tmp_path):
     with run_directory(tmp_path):
         pass
