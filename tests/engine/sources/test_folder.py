@@ -35,6 +35,8 @@ def _ids(root: Path) -> list[str]:
 class FakeEntry:
     """One regular file of a listing that is on no disk."""
 
+    __slots__ = ("name", "path")
+
     def __init__(self, folder: bytes, name: bytes) -> None:
         self.name = name
         self.path = folder + b"/" + name
