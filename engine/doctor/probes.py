@@ -75,36 +75,24 @@ def decoder(name: str) -> dict[str, Any]:
 
     from ..batch import Encoded
     from ..decoders.interface import DecodeOptions
+    from ..decoders.make import DecoderName, make_decoder
     from ..preprocess import Preprocess
 
-    instance = _decoder_class(name)(Preprocess(size=(8, 8), resize=(8, 8)), DecodeOptions())
+    spec = Preprocess(size=(8, 8), resize=(8, 8))
+    instance = make_decoder(DecoderName(name), spec, DecodeOptions(), max_batch=1)
     batch = instance.decode([Encoded("test picture", PICTURE)], np.zeros((1, 8, 8, 3), np.uint8))
+    instance.close()
     if batch.failures:
         raise ValueError(batch.failures[0].message)
     if batch.decoded[0].decoder != name:
         raise ValueError(f"{batch.decoded[0].decoder} decoded the test picture in its place")
     _check_colour(batch.pixels)
-    instance.close()
     return {}
-
-
-def _decoder_class(name: str) -> Any:
-    if name == "turbo":
-        from ..decoders.turbo import TurboDecoder
-
-        return TurboDecoder
-    if name == "dali":
-        from ..decoders.dali import DaliDecoder
-
-        return DaliDecoder
-    from ..decoders.pillow import PillowDecoder
-
-    return PillowDecoder
 
 
 def nvimgcodec() -> dict[str, Any]:
     import numpy as np
-    from nvidia import nvimgcodec as codec
+    import nvidia.nvimgcodec as codec
 
     decoder = codec.Decoder(device_id=codec.NVIMGCODEC_DEVICE_CPU_ONLY, backends=[codec.Backend(codec.CPU_ONLY)])
     _check_colour(np.asarray(decoder.decode(PICTURE)))
