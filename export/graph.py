@@ -1,0 +1,222 @@
+"""Surgery on ONNX graphs: renaming, pruning, constant folding, unwrapping. Knows nothing of tasks or pictures."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+from numpy.typing import NDArray
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
+
+BATCH = "n"
+"""Symbol of the batch dimension in every vdali file."""
+
+ONNX_DOMAINS = ("", "ai.onnx")
+
+IR_VERSION = 10
+"""Newest file format that ONNX Runtime 1.24 and TensorRT 11 both read."""
+
+FOLD_BYTES = 64 << 20
+"""Largest constant that folding may store: above, the nodes that make it are smaller than their result."""
+
+_NOT_FOLDED = frozenset({"DequantizeLinear", "QuantizeLinear", "RandomNormal", "RandomUniform", "Multinomial"})
+"""Quantised weights must stay quantised, and random nodes are no constants."""
+
+
+def opset_of(model: ModelProto) -> int:
+    """Version of the ONNX operator set."""
+    return int(next((entry.version for entry in model.opset_import if entry.domain in ONNX_DOMAINS), 0))
+
+
+def graph_inputs(model: ModelProto) -> list[ValueInfoProto]:
+    """Inputs that are not initializers (old files list those too)."""
+    initialized = {tensor.name for tensor in model.graph.initializer}
+    return [value for value in model.graph.input if value.name not in initialized]
+
+
+def dims_of(value: ValueInfoProto) -> list[int | str]:
+    """Shape: a number where it is fixed, else the symbol (empty where there is none)."""
+    shape = value.type.tensor_type.shape
+    return [dim.dim_value if dim.HasField("dim_value") else dim.dim_param for dim in shape.dim]
+
+
+def producers(model: ModelProto) -> dict[str, NodeProto]:
+    """Node of the main graph that makes each tensor."""
+    return {name: node for node in model.graph.node for name in node.output if name}
+
+
+def tensor_names(model: ModelProto) -> set[str]:
+    """Every name in use, subgraphs included."""
+    names = {value.name for value in (*model.graph.input, *model.graph.output, *model.graph.initializer)}
+    for graph in _graphs(model.graph):
+        names |= {tensor.name for tensor in graph.initializer}
+        names |= {name for node in graph.node for name in (*node.input, *node.output)}
+    return names
+
+
+def rename(model: ModelProto, names: Mapping[str, str]) -> None:
+    """Give tensors new names, everywhere in the model."""
+    for graph in _graphs(model.graph):
+        for value in (*graph.input, *graph.output, *graph.initializer, *graph.value_info):
+            value.name = names.get(value.name, value.name)
+        for node in graph.node:
+            node.input[:] = [names.get(name, name) for name in node.input]
+            node.output[:] = [names.get(name, name) for name in node.output]
+
+
+def make_room(model: ModelProto, reserved: Sequence[str], keep: Sequence[str]) -> None:
+    """Rename the model's own tensors that bear a reserved name, except those in ``keep``."""
+    used = tensor_names(model)
+    clashes = sorted((used & set(reserved)) - set(keep))
+    rename(model, {name: _free_name(f"core_{name}", used) for name in clashes})
+
+
+def prune(model: ModelProto, output: str) -> None:
+    """Make ``output`` the only output, and drop nodes and initializers that it does not need."""
+    graph = model.graph
+    made_by = producers(model)
+    needed: set[str] = set()
+    waiting = [output]
+    while waiting:
+        name = waiting.pop()
+        if name in needed:
+            continue
+        needed.add(name)
+        node = made_by.get(name)
+        if node is not None:
+            waiting.extend(_reads(node))
+    nodes = [node for node in graph.node if any(name in needed for name in node.output)]
+    _replace(graph.node, nodes)
+    _replace(graph.initializer, [tensor for tensor in graph.initializer if tensor.name in needed])
+    _replace(graph.input, graph_inputs(model))
+    known = next((value for value in graph.output if value.name == output), None)
+    _replace(graph.output, [known or helper.make_tensor_value_info(output, TensorProto.FLOAT, None)])
+
+
+def clean(model: ModelProto) -> None:
+    """Drop what no runtime needs: stale shapes, doc strings, and exporters' notes (which hold local paths)."""
+    del model.metadata_props[:]
+    model.doc_string = ""
+    for graph in _graphs(model.graph):
+        graph.doc_string = ""
+        del graph.value_info[:]
+        del graph.metadata_props[:]
+        for entry in (*graph.node, *graph.input, *graph.output, *graph.initializer):
+            entry.doc_string = ""
+            del entry.metadata_props[:]
+    for function in model.functions:
+        function.doc_string = ""
+        del function.metadata_props[:]
+        for node in function.node:
+            node.doc_string = ""
+            del node.metadata_props[:]
+
+
+def remove_identities(model: ModelProto) -> None:
+    """Take Identity nodes out of the main graph; a graph output takes the name of the tensor behind it."""
+    names: dict[str, str] = {}
+    kept: list[NodeProto] = []
+    for node in model.graph.node:
+        if node.op_type == "Identity" and node.domain in ONNX_DOMAINS:
+            names[node.output[0]] = names.get(node.input[0], node.input[0])
+        else:
+            kept.append(node)
+    _replace(model.graph.node, kept)
+    rename(model, names)
+
+
+def fold_constants(model: ModelProto) -> None:
+    """Compute, with ONNX Runtime, every node of the main graph that depends on constants alone.
+
+    A position embedding resized to a fixed input size becomes a weight here (TensorRT has no antialiased Resize).
+    Results above FOLD_BYTES stay computed.
+    """
+    graph = model.graph
+    constants = {tensor.name: tensor for tensor in graph.initializer}
+    kept: list[NodeProto] = []
+    for node in graph.node:
+        values = _value_of(node, constants, model.opset_import)
+        if values is None:
+            kept.append(node)
+            continue
+        for tensor in values:
+            constants[tensor.name] = tensor
+            graph.initializer.append(tensor)
+    _replace(graph.node, kept)
+    used = {name for node in kept for name in _reads(node)} | {value.name for value in graph.output}
+    _replace(graph.initializer, [tensor for tensor in graph.initializer if tensor.name in used])
+
+
+def array_of(tensor: TensorProto) -> NDArray[np.generic]:
+    return numpy_helper.to_array(tensor)
+
+
+def _value_of(
+    node: NodeProto, constants: Mapping[str, TensorProto], opsets: Sequence[onnx.OperatorSetIdProto]
+) -> list[TensorProto] | None:
+    """Outputs of a constant node; None when it is not constant, or too big to store."""
+    names = [name for name in dict.fromkeys(node.input) if name]
+    if not _is_foldable(node) or any(name not in constants for name in names):
+        return None
+    inputs = [constants[name] for name in names]
+    if sum(bytes_of(tensor) for tensor in inputs) > FOLD_BYTES:
+        return None
+    outputs = [helper.make_empty_tensor_value_info(name) for name in node.output if name]
+    graph = helper.make_graph([node], "constant", [], outputs, inputs)
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=IR_VERSION)
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    arrays = session.run(None, {})
+    if sum(array.nbytes for array in arrays) > FOLD_BYTES:
+        return None
+    return [numpy_helper.from_array(array, value.name) for array, value in zip(arrays, outputs, strict=True)]
+
+
+def _is_foldable(node: NodeProto) -> bool:
+    plain = node.domain in ONNX_DOMAINS and node.op_type not in _NOT_FOLDED and not _subgraphs(node)
+    return plain and (node.op_type == "Constant" or any(node.input))
+
+
+def bytes_of(tensor: TensorProto) -> int:
+    """Size of a tensor's values."""
+    return int(math.prod(tensor.dims) * helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize)
+
+
+def _graphs(graph: GraphProto) -> Iterator[GraphProto]:
+    yield graph
+    for node in graph.node:
+        for subgraph in _subgraphs(node):
+            yield from _graphs(subgraph)
+
+
+def _subgraphs(node: NodeProto) -> list[GraphProto]:
+    found = [attribute.g for attribute in node.attribute if attribute.HasField("g")]
+    return found + [graph for attribute in node.attribute for graph in attribute.graphs]
+
+
+def _reads(node: NodeProto) -> set[str]:
+    """Names that a node and its subgraphs read."""
+    names = {name for name in node.input if name}
+    for subgraph in _subgraphs(node):
+        for inner in _graphs(subgraph):
+            names |= {name for each in inner.node for name in each.input if name}
+            names |= {value.name for value in inner.output}
+    return names
+
+
+def _free_name(name: str, used: set[str]) -> str:
+    while name in used:
+        name += "_"
+    return name
+
+
+def _replace(field: Any, values: Sequence[Any]) -> None:
+    kept = list(values)
+    del field[:]
+    field.extend(kept)

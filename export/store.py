@@ -1,0 +1,150 @@
+"""Models by name: exported on first use, kept in a cache, found again without PyTorch."""
+
+from __future__ import annotations
+
+import atexit
+import hashlib
+import json
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import platformdirs
+
+from ..engine.backends.content import external_locations
+from ..engine.errors import ModelError
+from ..engine.spec import METADATA_KEY, SPEC_VERSION, ModelSpec, Precision, Task
+from ..engine.version import __version__
+from .options import ExportOptions
+from .plan_files import LOCK_SUFFIX, locked
+from .sources import DEMO_MODEL
+
+GRAPH_VERSION = 1
+"""Counts the changes of what an export writes: raised, it makes every cached model stale."""
+
+PRECISIONS = (Precision.FP32,)
+
+_KEY_LETTERS = 8
+_FAMILIES = ("timm", "torchvision")
+
+Report = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """A model by name, and the choices that make its file another one."""
+
+    model: str
+    options: ExportOptions
+
+    @property
+    def file_name(self) -> str:
+        """Readable, and unique by the short key at its end."""
+        task = self.options.task.value if self.options.task is not None else None
+        facts = {
+            "model": self.model,
+            "task": task,
+            "normalize": self.options.normalize,
+            "weights": self.options.weights,
+            "versions": [__version__, SPEC_VERSION, GRAPH_VERSION],
+        }
+        key = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:_KEY_LETTERS]
+        words = [re.sub(r"[^A-Za-z0-9._]+", "-", self.model), task, "normalized" if self.options.normalize else None]
+        return "-".join([word for word in words if word] + [key]) + ".onnx"
+
+
+def resolve_model(
+    model: str,
+    *,
+    precision: Precision,
+    task: Task | None = None,
+    normalize: bool = False,
+    cache_dir: Path | None = None,
+    report: Report | None = None,
+) -> Path:
+    """File of ``model``: an ONNX path as it is; a name from the cache, exported into it on first use.
+
+    Names are ``efficientnet_lite0``, ``timm/NAME`` and ``torchvision/NAME``, with pretrained weights. ``cache_dir``
+    stands for VDALI_CACHE, or the user's cache folder. Raises ModelError for a missing file, an unknown name and a
+    precision that no export writes, UsageError for options that do not fit, and what ``export_model`` raises.
+    """
+    path = Path(model)
+    if path.suffix == ".onnx":
+        if not path.is_file():
+            raise ModelError(f"There is no model file {model}. Known names are {_names()}.")
+        return path
+    _check_name(model)
+    if precision not in PRECISIONS:
+        known = ", ".join(PRECISIONS)
+        raise ModelError(
+            f"Models by name exist at precision {known}, not {precision}. Use --precision {PRECISIONS[0]}."
+        )
+    request = _Request(model, ExportOptions(task=task, normalize=normalize))
+    report = report or _silent
+    folder = (cache_dir or _cache_folder()) / "models"
+    cached = folder / request.file_name
+    if _is_whole(cached):
+        return cached
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = folder / f"{request.file_name}{LOCK_SUFFIX}"
+        with locked(lock, on_wait=lambda: report(f"Another process exports {model}: waiting for it.")):
+            return _exported(request, cached, report)
+    except OSError as error:
+        temporary = Path(tempfile.mkdtemp(prefix="vdali-models-"))
+        atexit.register(shutil.rmtree, temporary, ignore_errors=True)
+        report(
+            f"The cache {folder} cannot be written ({error.strerror}): {model} is exported for this run alone. "
+            "Set VDALI_CACHE to a folder that can."
+        )
+        return _exported(request, temporary / request.file_name, report)
+
+
+def _exported(request: _Request, path: Path, report: Report) -> Path:
+    """``path``, exported unless another process has just done it."""
+    from .model import export_model
+
+    if not _is_whole(path):
+        report(f"First use of {request.model}: it is exported to {path}.")
+        export_model(request.model, path, request.options, report)
+    return path
+
+
+def _is_whole(path: Path) -> bool:
+    """Whether a cached file is there, readable, and has its weights beside it."""
+    if not path.is_file():
+        return False
+    import onnx
+    from google.protobuf.message import DecodeError
+
+    try:
+        model = onnx.load(path, load_external_data=False)
+        text = next(entry.value for entry in model.metadata_props if entry.key == METADATA_KEY)
+        ModelSpec.loads(text, file=str(path))
+        return all((path.parent / location).is_file() for location in external_locations(path))
+    except (OSError, DecodeError, StopIteration, ModelError):
+        return False
+
+
+def _check_name(model: str) -> None:
+    family, _, name = model.partition("/")
+    if model == DEMO_MODEL or (family in _FAMILIES and name):
+        return
+    hint = f" To use a factory, export it first: vdali export {model} -o FILE.onnx --task ..." if ":" in model else ""
+    raise ModelError(f"Unknown model '{model}'. Give an ONNX file that `vdali export` wrote, or {_names()}.{hint}")
+
+
+def _names() -> str:
+    return f"{DEMO_MODEL}, {' or '.join(f'{family}/NAME' for family in _FAMILIES)}"
+
+
+def _cache_folder() -> Path:
+    return Path(os.environ.get("VDALI_CACHE") or platformdirs.user_cache_dir("vdali"))
+
+
+def _silent(line: str) -> None:
+    del line

@@ -1,0 +1,244 @@
+"""Is the written file the same function as its source? Batches of 1, 2, 3 and 8, rows, values and outputs.
+
+Cosine alone would not see a wrong scale, nor two rows exchanged where a network gives nearly the same for every
+picture (random weights do), so norms and the nearest row are compared too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from ..engine.errors import AgreementError, ModelError
+from ..engine.spec import ModelSpec, Task
+from .core import Core, Gives
+from .session import Run, open_session
+
+SIZES = (1, 2, 3, 8)
+SEQUENCE = (1, 2, 3, 8, 3, 8, 1)
+"""Batches run one after the other through one session: state left over from a bigger one would show."""
+
+MIN_COSINE = 0.9999
+MAX_NORM_DIFFERENCE = 0.01
+MIN_EQUAL_LABELS = 0.999
+"""Share of mask pixels that must agree: float sums in another order turn near ties."""
+
+_SCORE_TOLERANCE = 1e-4
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """How well a file agrees with its source: lowest cosine (or share of equal mask pixels) over all rows."""
+
+    lowest: float
+    batches: tuple[int, ...] = SEQUENCE
+
+
+def trial_pictures(size: tuple[int, int]) -> NDArray[np.uint8]:
+    """Eight fixed pictures, uint8 [8, height, width, 3]: noise, smooth fields, a gradient and hard edges."""
+    height, width = size
+    random = np.random.default_rng(20_240_229)
+    pictures = random.integers(0, 256, (8, height, width, 3), dtype=np.uint8)
+    for index in range(3, 6):
+        coarse = Image.fromarray(random.integers(0, 256, (5, 5, 3), dtype=np.uint8))
+        pictures[index] = np.asarray(coarse.resize((width, height), Image.Resampling.BICUBIC))
+    rows, columns = np.linspace(0, 255, height)[:, None], np.linspace(0, 255, width)[None, :]
+    pictures[6] = np.stack([rows + 0 * columns, 0 * rows + columns, (rows + columns) / 2], axis=-1)
+    pictures[7] = np.where(pictures[3] > 127, 230, 20)
+    pictures[7, height // 4 : height // 2, width // 4 : width // 2] = (200, 30, 60)
+    return pictures
+
+
+def check_batches(run: Run, pictures: NDArray[np.uint8], *, what: str) -> None:
+    """Raises ModelError unless ``run`` gives n rows for n pictures, for each of SIZES."""
+    good: list[int] = []
+    trouble = ""
+    for size in SIZES:
+        problem = _problem_of(run, pictures[:size])
+        trouble = trouble or problem
+        if not problem:
+            good.append(size)
+    if trouble:
+        found = f"batch is fixed at {good[0]}" if len(good) == 1 else f"only batches of {good} work"
+        raise ModelError(
+            f"{what}: {found if good else 'no batch works'} ({trouble}). vdali needs a network that takes any number "
+            "of pictures: export it with a dynamic batch, and no reshape to a fixed number of rows."
+        )
+
+
+def _problem_of(run: Run, pictures: NDArray[np.uint8]) -> str:
+    """Why a batch does not work, empty when it does."""
+    size = len(pictures)
+    try:
+        outputs = run(pictures)
+    except Exception as error:  # those of PyTorch and ONNX Runtime share no base but Exception
+        return f"a batch of {size} fails: {' '.join(str(error).split())[:300]}"
+    for name, value in outputs.items():
+        if value.shape[:1] != (size,):
+            return f"a batch of {size} gives {name} of shape {list(value.shape)}"
+    return ""
+
+
+def expected_rows(reference: Run, pictures: NDArray[np.uint8], *, what: str) -> NDArray[Any]:
+    """Output of the source for each picture alone; ``reference`` gives one output.
+
+    Raises ModelError when the source takes no varying batch, is random, mixes the rows of a batch, or gives NaN.
+    """
+    check_batches(reference, pictures, what=what)
+    alone = np.concatenate([_only(reference(pictures[i : i + 1])) for i in range(len(pictures))])
+    if not np.isfinite(alone).all():
+        bad = int((~np.isfinite(alone.reshape(len(alone), -1)).all(axis=1)).sum())
+        raise ModelError(
+            f"{what} itself gives NaN or infinity for {bad} of {len(alone)} trial pictures. "
+            "Look for bad weights, or a mean and std that do not belong to it."
+        )
+    again, together = _only(reference(pictures[:1])), _only(reference(pictures))
+    if _lowest(again, alone[:1]) < MIN_COSINE:
+        raise ModelError(
+            f"{what} gives another result for the same picture the second time. "
+            "Switch off what is random in it (dropout that ignores eval mode)."
+        )
+    if _lowest(together, alone) < MIN_COSINE:
+        raise ModelError(
+            f"{what} gives a picture another result when others are in its batch. "
+            "Rows must be independent: look for statistics over the batch (BatchNorm in training mode)."
+        )
+    return alone
+
+
+def verify(path: Path, spec: ModelSpec, core: Core) -> Agreement:
+    """Compare the written file with ``core.expected``.
+
+    Raises ModelError when the file does not take any batch size, AgreementError when it gives something else.
+    """
+    pictures = trial_pictures(spec.preprocess.size)
+    run = open_session(path, also=spec.raw_output)
+    check_batches(run, pictures, what=str(path.name))
+    lowest, start = 1.0, 0
+    for size in SEQUENCE:
+        rows = (np.arange(size) + start) % len(pictures)
+        start += size
+        outputs = run(pictures[rows])
+        _check_finite(outputs, size)
+        _check_outputs(outputs, spec, core, size)
+        lowest = min(lowest, _check_agreement(outputs, spec, core, rows))
+    _check_plain(path, spec, run, pictures[:3])
+    return Agreement(lowest)
+
+
+def _check_finite(outputs: Mapping[str, NDArray[Any]], size: int) -> None:
+    for name, value in outputs.items():
+        if not np.isfinite(value).all():
+            raise AgreementError(f"'{name}' holds NaN or infinity for a batch of {size}, where the source does not.")
+
+
+def _check_agreement(outputs: Mapping[str, NDArray[Any]], spec: ModelSpec, core: Core, rows: NDArray[np.intp]) -> float:
+    """Lowest agreement of a batch whose row i shows picture ``rows[i]``."""
+    size, expected = len(rows), core.expected
+    if core.gives is Gives.LABELS:
+        return _check_labels(outputs["mask"], expected[rows], size)
+    got, wanted = outputs[spec.raw_output], expected.reshape(len(expected), -1)[:, core.label_offset :]
+    got = got.reshape(size, -1)
+    if core.gives is Gives.PROBABILITIES:
+        got, wanted = _softmax(got), wanted / wanted.sum(axis=1, keepdims=True)
+    if got.shape[1] != wanted.shape[1]:
+        raise AgreementError(f"'{spec.raw_output}' has {got.shape[1]} values a picture, the source {wanted.shape[1]}.")
+    lowest = _lowest(got, wanted[rows])
+    if lowest < MIN_COSINE:
+        raise AgreementError(
+            f"The exported graph disagrees with its source: lowest cosine {lowest:.6f} in a batch of {size}, "
+            f"{MIN_COSINE} is needed. The export of some operator is wrong; the file is not kept."
+        )
+    _check_scale(got, wanted[rows], size)
+    _check_order(got, wanted, rows)
+    return lowest
+
+
+def _check_scale(got: NDArray[Any], wanted: NDArray[Any], size: int) -> None:
+    lengths, expected = (np.linalg.norm(value.astype(np.float64), axis=1) for value in (got, wanted))
+    worst = float(np.max(np.abs(lengths - expected) / np.maximum(expected, 1e-12)))
+    if worst > MAX_NORM_DIFFERENCE:
+        raise AgreementError(
+            f"The exported graph's output has another scale: norms differ by {worst:.1%} ({size} rows)."
+        )
+
+
+def _check_order(got: NDArray[Any], wanted: NDArray[Any], rows: NDArray[np.intp]) -> None:
+    """Each row is nearest to its own picture's."""
+    for index, row in enumerate(rows):
+        distances = np.linalg.norm(wanted.astype(np.float64) - got[index], axis=1)
+        if distances[row] > distances.min() + 1e-4 * np.linalg.norm(wanted[row]):
+            raise AgreementError(
+                f"Row {index} of a batch of {len(rows)} belongs to picture {int(distances.argmin())}, not {int(row)}: "
+                "the graph mixes the rows of a batch."
+            )
+
+
+def _check_labels(mask: NDArray[Any], wanted: NDArray[Any], size: int) -> float:
+    wanted = wanted.reshape(mask.shape)
+    if wanted.max() > np.iinfo(np.uint8).max or wanted.min() < 0:
+        raise ModelError(
+            f"The model's class ids span {wanted.min()} to {wanted.max()}; masks are uint8 and hold 0 to 255."
+        )
+    share = float((mask == wanted).reshape(size, -1).mean(axis=1).min())
+    if share < MIN_EQUAL_LABELS:
+        raise AgreementError(f"Only {share:.2%} of a mask's pixels equal the source's in a batch of {size}.")
+    return share
+
+
+def _check_outputs(outputs: Mapping[str, NDArray[Any]], spec: ModelSpec, core: Core, size: int) -> None:
+    """The task's outputs follow from the raw output."""
+    raw = outputs[spec.raw_output]
+    if spec.task is Task.CLASSIFY:
+        scores = _softmax(raw)
+        wanted = np.sort(scores, axis=1)[:, ::-1][:, : outputs["top_scores"].shape[1]]
+        got = np.take_along_axis(scores, outputs["top_labels"], axis=1)
+        good = np.allclose(outputs["top_scores"], wanted, atol=_SCORE_TOLERANCE)
+        good = good and np.allclose(got, wanted, atol=_SCORE_TOLERANCE)
+    elif spec.task is Task.EMBED:
+        wanted = raw / np.linalg.norm(raw, axis=1, keepdims=True) if spec.normalize else raw
+        good = np.allclose(outputs["embedding"], wanted, atol=1e-5)
+    else:
+        wanted = raw if core.raw_is_mask else raw.argmax(axis=core.class_axis)
+        good = float((outputs["mask"] == wanted.reshape(outputs["mask"].shape)).mean()) >= MIN_EQUAL_LABELS
+    if not good:
+        raise AgreementError(
+            f"The outputs of task {spec.task} do not follow from '{spec.raw_output}' (batch of {size})."
+        )
+
+
+def _check_plain(path: Path, spec: ModelSpec, run: Run, pictures: NDArray[np.uint8]) -> None:
+    """The file as it is, without the raw output exposed, gives the same."""
+    exposed = run(pictures)
+    for name, value in open_session(path)(pictures).items():
+        if name == "mask":
+            same = float((value == exposed[name]).mean()) >= MIN_EQUAL_LABELS
+        else:
+            same = value.dtype.kind == "i" or np.allclose(value, exposed[name], atol=_SCORE_TOLERANCE, rtol=1e-3)
+        if not same:
+            raise AgreementError(f"{path.name} gives another '{name}' with '{spec.raw_output}' exposed than without.")
+
+
+def _lowest(got: NDArray[Any], wanted: NDArray[Any]) -> float:
+    """Lowest cosine between rows; 1 where both are zero, 0 where one is or a value is not finite."""
+    left, right = (value.reshape(len(value), -1).astype(np.float64) for value in (got, wanted))
+    lengths = np.linalg.norm(left, axis=1) * np.linalg.norm(right, axis=1)
+    both_zero = ~left.any(axis=1) & ~right.any(axis=1)
+    cosines = np.divide((left * right).sum(axis=1), lengths, out=np.zeros_like(lengths), where=lengths > 0)
+    return float(np.nan_to_num(np.where(both_zero, 1.0, cosines)).min())
+
+
+def _softmax(logits: NDArray[Any]) -> NDArray[np.float64]:
+    shifted = np.exp(logits.astype(np.float64) - logits.max(axis=-1, keepdims=True))
+    return np.asarray(shifted / shifted.sum(axis=-1, keepdims=True))
+
+
+def _only(outputs: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
+    (value,) = outputs.values()
+    return value
