@@ -128,7 +128,7 @@ def _counts_line(report: RunReport) -> str:
 def _used_line(report: RunReport) -> str:
     used = report.used
     return (
-        f"  {used.model} {used.precision} (weights: {used.weights}) on {used.engine} ({used.reason}); decoder "
+        f"  {used.model} {used.precision} (weights: {used.weights}) on {used.engine}; {used.reason}\n  decoder "
         f"{used.decoder} ({_counted(report.decoded_by) or 'nothing decoded'}); {used.lanes} lanes x "
         f"{used.threads_per_lane} thread, micro-batch {used.micro_batch}"
     )

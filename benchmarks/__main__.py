@@ -10,8 +10,9 @@ from typing import Any
 import click
 
 from ..engine.job import environment
-from ..engine.spec import Precision, Task
-from ..export.store import resolve_model
+from ..engine.spec import Task
+from ..export.model import export_model
+from ..export.options import RANDOM, ExportOptions
 from .data import make_jpegs
 from .loader import measure_loader
 from .whole import measure_against_torch, measure_stages
@@ -26,7 +27,8 @@ MODEL = "mobilenetv3_small_100"
 def main(folder: Path, images: int, rounds: int) -> None:
     """Measure loader, stages and whole run; print medians (min to max) and write FOLDER/bench.json."""
     files = make_jpegs(folder / f"photos-{images}", count=images)
-    model = resolve_model(f"timm/{MODEL}", precision=Precision.FP32, task=Task.EMBED, weights="random", report=_say)
+    model = folder / f"{MODEL}.onnx"
+    export_model(f"timm/{MODEL}", model, ExportOptions(task=Task.EMBED, weights=RANDOM), _say)
     report: dict[str, Any] = {"environment": environment(), "model": f"{MODEL}, random weights (seed 0), embed"}
     report["loader"] = measure_loader(files, rounds=rounds)
     _print_systems("loader: encoded bytes in memory to uint8 224x224 (shorter side 256, bilinear)", report["loader"])

@@ -66,7 +66,7 @@ def run(options: RunOptions, *, on_progress: Callable[[Progress], None] | None =
         preprocess = spec.preprocess if options.exif is None else replace(spec.preprocess, exif=options.exif)
         with RunDirectory(
             options.out,
-            spec=spec,
+            spec=replace(spec, preprocess=preprocess),
             fingerprint_parts=_fingerprint_parts(options, loaded, preprocess),
             output_format=options.output_format,
             retry_failures=options.retry_failures,

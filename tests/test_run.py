@@ -93,7 +93,9 @@ def test_a_limited_run_goes_on_when_the_limit_is_lifted(tmp_path, model, numbere
     assert len(rows_of(tmp_path / "out")) == 280
 
 
-def test_another_model_precision_or_input_is_refused_with_the_difference_named(tmp_path, model, numbered):
+def test_another_model_option_or_input_is_refused_with_the_difference_named(
+    tmp_path, tmp_path_factory, model, numbered
+):
     vdali.run(numbered, model=model, out=tmp_path / "out", limit=8)
     other = mean_colour_model(tmp_path / "other.onnx", size=(16, 16))
     with pytest.raises(OutputError, match="model content"):
@@ -101,7 +103,7 @@ def test_another_model_precision_or_input_is_refused_with_the_difference_named(t
     with pytest.raises(OutputError, match="truncated"):
         vdali.run(numbered, model=model, out=tmp_path / "out", truncated="salvage")
     with pytest.raises(OutputError, match="input"):
-        vdali.run(tmp_path, model=model, out=tmp_path / "out")
+        vdali.run(tmp_path_factory.mktemp("elsewhere"), model=model, out=tmp_path / "out")
 
 
 def test_permanent_failures_are_tried_again_only_on_request(tmp_path, model):

@@ -44,9 +44,9 @@ def _resolve(device: str) -> tuple[int | None, str]:
         raise UsageError(f"No device '{device}'. Use auto, cpu, cuda or cuda:N.")
     gpus = probe_gpu()
     if device == "auto":
-        return (0, "auto: a GPU was found") if gpus.count else (None, f"auto: no GPU ({gpus.reason})")
+        return (0, "auto: a GPU was found") if gpus.count else (None, f"auto: {gpus.reason}")
     ordinal = int(match.group(1) or 0)
     if ordinal >= gpus.count:
-        have = f"this machine has {gpus.count} GPU" if gpus.count else f"no GPU was found ({gpus.reason})"
+        have = f"the last GPU here is cuda:{gpus.count - 1}" if gpus.count else gpus.reason
         raise DeviceError(f"No device '{device}': {have}. Use --device cpu, or run `vdali doctor`.")
     return ordinal, f"{device} was asked for"

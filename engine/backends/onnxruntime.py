@@ -62,6 +62,7 @@ def _session(path: Path, threads: int, gpu: int | None) -> Any:
     if gpu is not None:
         options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
         providers = [(CUDA, {"device_id": gpu})]
+        ort.preload_dlls()  # CUDA and cuDNN out of the nvidia wheels, which the loader does not search
     try:
         session = ort.InferenceSession(str(path), options, providers=providers)
     except Exception as error:  # its exceptions share no base but Exception
