@@ -132,7 +132,7 @@ output_options = _options(
 @decode_options
 @speed_options
 def run(inputs: tuple[str, ...], **options: Any) -> None:
-    r"""Infer every image of INPUT: one row or one recorded failure each, in OUT.
+    """Infer every image of INPUT: one row or one recorded failure each, in OUT.
 
     INPUT is a folder, a list file (.txt, .csv, .jsonl, .parquet), a glob pattern, tar shards, Parquet with image
     bytes, or one image. Without INPUT the demo photos are used. The same command again resumes.
@@ -224,7 +224,7 @@ def doctor(as_json: bool) -> None:
 )
 @click.option("--normalize", is_flag=True, help="L2-normalise embeddings inside the graph.")
 def export(model: str, out: Path, **options: Any) -> None:
-    r"""Write MODEL as an ONNX file that holds its own pre- and post-processing, and compare it with its source.
+    """Write MODEL as an ONNX file that holds its own pre- and post-processing, and compare it with its source.
 
     MODEL is efficientnet_lite0, timm/NAME, torchvision/NAME, package.module:factory, or a plain FILE.onnx.
 
