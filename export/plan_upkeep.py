@@ -95,12 +95,11 @@ def _problem(plan: Path) -> str:
 
 
 def _delete(plan: Path) -> bool:
-    """Delete an entry whose lock is free, the lock last."""
-    lock = plan.with_name(plan.name + LOCK_SUFFIX)
-    with locked(lock) as held:
+    """Delete an entry whose lock is free; the lock goes with the leftovers."""
+    with locked(plan.with_name(plan.name + LOCK_SUFFIX)) as held:
         if held:
-            for path in (sidecar_path(plan), plan, lock):
-                path.unlink(missing_ok=True)
+            sidecar_path(plan).unlink(missing_ok=True)
+            plan.unlink(missing_ok=True)
         return held
 
 

@@ -114,8 +114,11 @@ def test_a_transpose_of_bytes_is_refused_with_its_node(rtx, tmp_path):
         helper.make_node("Cast", ["x"], ["y"], name="to_float", to=TensorProto.FLOAT),
     ]
     model = write_graph(tmp_path / "model.onnx", nodes, [float_output("n", 3, 4, 4)])
-    with pytest.raises(ModelError, match=r"\[Transpose: planes\] Invalid Node - planes\n.*has type UInt8 but must"):
+    with pytest.raises(
+        ModelError, match=r"\[Transpose: planes\] Invalid Node - planes\n.*has type UInt8 but must"
+    ) as caught:
         build_plan(model, PlanOptions(), flavour=rtx)
+    assert "CUDA driver" not in str(caught.value)
 
 
 def test_a_batch_baked_in_is_refused(rtx, tmp_path):
@@ -143,7 +146,7 @@ def test_a_workspace_too_small_is_refused_in_the_builders_words(rtx, tmp_path):
 @pytest.mark.parametrize("content", [b"hello", b"", b"\x00" * 1000])
 def test_a_file_that_is_no_model_is_refused(rtx, tmp_path, content):
     (tmp_path / "model.onnx").write_bytes(content)
-    with pytest.raises(ModelError, match=r"model\.onnx"):
+    with pytest.raises(ModelError, match=r"model\.onnx is not an ONNX model with outputs"):
         build_plan(tmp_path / "model.onnx", PlanOptions(), flavour=rtx)
 
 
