@@ -31,6 +31,7 @@ def test_first_bytes_of_each_format_are_known(name: str):
     [
         b"",
         b"BM is no bitmap, but a text that starts like one",
+        b"BM\x00\x10\0\0\0\0\0\0\x36\0\0\0\x29\0\0\0",
         b"P1 is a priority",
         b"P5",
         b"<!DOCTYPE html><html>",

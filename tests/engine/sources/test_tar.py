@@ -289,6 +289,23 @@ def test_a_link_that_leads_nowhere_in_the_shard_becomes_a_failure(tmp_path: Path
     assert [(f.id, f.kind) for f in found] == [("s.tar::loop.jpg", "dead_link")]
 
 
+def test_an_absolute_link_is_not_taken_for_a_member_of_that_name(tmp_path: Path):
+    data = _own(_info("data/x.jpg", size=4), JPEG)
+    data += _own(_info("l.jpg", type=tarfile.SYMTYPE, linkname="/data/x.jpg")) + END
+    assert [(e.id, type(e)) for e in _source(tmp_path, data)] == [
+        ("s.tar::data/x.jpg", Sample),
+        ("s.tar::l.jpg", Failure),
+    ]
+
+
+def test_a_size_too_large_for_a_header_is_taken_from_pax(tmp_path: Path):
+    value = b"13 size=3004\n"
+    data = _own(_info("pax", type=tarfile.XHDTYPE, size=len(value)), value)
+    data += _info("a.jpg", size=0).tobuf(tarfile.USTAR_FORMAT) + _picture(1) + bytes(68)
+    data += _own(_info("b.jpg", size=4), JPEG) + END
+    assert _split(_source(tmp_path, data)) == ({"s.tar::a.jpg": _picture(1), "s.tar::b.jpg": JPEG}, [])
+
+
 def test_a_link_in_a_compressed_shard_becomes_a_failure(tmp_path: Path):
     data = _own(_info("a.jpg", size=3004), _picture(1)) + _own(_info("b.jpg", type=tarfile.LNKTYPE, linkname="a.jpg"))
     found = list(_source(tmp_path, gzip.compress(data + END)))
