@@ -22,7 +22,7 @@ lint: $(VENV)/test.done  ## format check, lint, types, import rules
 	$(BIN)/ruff check .
 	mkdir -p $(VENV)/types && ln -sfn ../.. $(VENV)/types/vdali
 	cd $(VENV)/types && ../bin/mypy --config-file ../../pyproject.toml -p vdali
-	$(BIN)/lint-imports
+	$(BIN)/lint-imports --no-cache
 
 bench: $(VENV)/test.done  ## measure against a plain PyTorch loop, stage by stage
 	$(BIN)/python -m vdali.benchmarks

@@ -76,7 +76,11 @@ class _StagesAlone:
         return _cpu_of(lambda: [self._decoder.decode(group, self._out) for group in self._groups()])
 
     def infer(self) -> float:
-        return _cpu_of(lambda: [self._infer(len(group)) for group in self._groups()])
+        def infer_all() -> None:
+            for group in self._groups():
+                self._vectors = self._engine.infer(self._pixels[: len(group)])["embedding"]
+
+        return _cpu_of(infer_all)
 
     def sink(self) -> float:
         with tempfile.TemporaryDirectory() as folder:
@@ -111,9 +115,6 @@ class _StagesAlone:
 
     def _groups(self) -> list[list[Encoded]]:
         return [self._samples[i : i + CACHE_MICRO_BATCH] for i in range(0, len(self._samples), CACHE_MICRO_BATCH)]
-
-    def _infer(self, count: int) -> None:
-        self._vectors = self._engine.infer(self._pixels[:count])["embedding"]
 
 
 def _cpu_of(work: Any) -> float:
