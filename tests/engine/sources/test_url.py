@@ -2,7 +2,10 @@ from __future__ import annotations
 
 import http.server
 import importlib.util
+import shutil
 import socket
+import ssl
+import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -13,6 +16,7 @@ import fsspec
 import pytest
 from vdali.engine.batch import Sample
 from vdali.engine.errors import ReadError
+from vdali.engine.sources import connect
 from vdali.engine.sources.list import ListSource
 from vdali.engine.sources.location import UrlOptions, is_url
 from vdali.engine.sources.open import open_source
@@ -119,7 +123,7 @@ class _Server(http.server.ThreadingHTTPServer):
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[_Server]:
-    for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
+    for name in ("http_proxy", "HTTP_PROXY", "https_proxy", "HTTPS_PROXY"):
         monkeypatch.delenv(name, raising=False)
     server = _Server()
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
@@ -222,6 +226,30 @@ def test_a_server_that_speaks_no_tls_is_a_connection_error(server: _Server):
     with pytest.raises(ReadError) as caught:
         read_url(f"https://127.0.0.1:{server.server_port}/good", QUICK)
     assert caught.value.kind == "connection"
+
+
+def test_tls_is_spoken_with_servers_whose_certificate_is_trusted(
+    server: _Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    if shutil.which("openssl") is None:
+        pytest.skip("no openssl here to make a certificate with")
+    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
+    make = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"]
+    make += ["-addext", "subjectAltName=DNS:localhost", "-keyout", key, "-out", certificate]
+    subprocess.run(make, check=True, capture_output=True)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    url = f"https://localhost:{server.server_port}/good"
+    with pytest.raises(ReadError) as caught:
+        read_url(url, QUICK)
+    assert (caught.value.kind, caught.value.retryable) == ("tls", False)
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+    connect._tls_context.cache_clear()
+    try:
+        assert read_url(url, QUICK) == PICTURE
+    finally:
+        connect._tls_context.cache_clear()
 
 
 def test_a_proxy_of_the_environment_is_used(server: _Server, monkeypatch: pytest.MonkeyPatch):
