@@ -35,6 +35,9 @@ types: Any = dali_types
 _MAX_PIXELS_IN_FLIGHT = 32 << 20
 """Decoded pixels of one run, 96 MiB of RGB: DALI holds all pictures of a run at once, and keeps that memory."""
 
+_FEWEST_SIDE = 32
+"""DALI repeats the edge where Pillow leaves it out: on smaller pictures that is up to 0.9 level (mean)."""
+
 _INTERPOLATIONS = {
     Interpolation.BILINEAR: types.INTERP_LINEAR,
     Interpolation.BICUBIC: types.INTERP_CUBIC,
@@ -153,9 +156,10 @@ class DaliDecoder:
             header = jpeg_header(data)
         except DecodeError:
             return None
-        pixels = header.width * header.height
         looks_whole = header.scan >= 0 and data.rfind(EOI, header.scan) >= 0
-        if header.components == 4 or not looks_whole or pixels > min(_MAX_PIXELS_IN_FLIGHT, self._options.max_pixels):
+        most = min(_MAX_PIXELS_IN_FLIGHT, self._options.max_pixels)
+        fits = min(header.width, header.height) >= _FEWEST_SIDE and header.width * header.height <= most
+        if header.components == 4 or not looks_whole or not fits:
             return None
         orientation = header.orientation if self._spec.exif is Exif.APPLY else UPRIGHT
         width, height = header.width, header.height

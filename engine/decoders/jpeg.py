@@ -28,7 +28,7 @@ _XMP_ORIENTATION = re.compile(rb'tiff:Orientation(?:="|>)([1-8])')
 _TIFF_HEADS = {b"II*\0": "<", b"II\0*": "<", b"MM\0*": ">", b"MM*\0": ">"}
 """Byte order by TIFF head; the ones with swapped magic are wrong and yet found, Pillow reads them too."""
 _ORIENTATION = 0x0112
-_ORIENTATION_TYPES = {1: "B", 3: "H", 4: "I"}
+_ORIENTATION_TYPES = {3: "H", 4: "I"}
 
 
 class JpegHeader(NamedTuple):

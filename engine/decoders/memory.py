@@ -13,7 +13,6 @@ from cykooz_resizer.rust_lib import PilImageWrapper
 from numpy.typing import NDArray
 from PIL import Image
 
-_KEPT_BYTES = 64 << 20
 _KEPT_VIEWS = 512
 
 
@@ -25,12 +24,13 @@ class View(NamedTuple):
 
 
 class PictureMemory:
-    """Grows to the largest picture, up to 64 MiB; what is larger is allocated for one use.
+    """Grows to the largest picture, up to ``kept_bytes``; what is larger is allocated for one use.
 
-    All views share one memory: the next call's picture overwrites the last one.
+    All views share one memory: the next picture overwrites the last one.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, kept_bytes: int) -> None:
+        self._kept_bytes = kept_bytes
         self._memory = np.empty(0, np.uint8)
         self._views: dict[tuple[int, int], View] = {}
 
@@ -40,11 +40,14 @@ class PictureMemory:
         if view is not None:
             return view
         size = width * height * 4
-        if size > _KEPT_BYTES:
+        if size > self._kept_bytes:
             return _view(np.empty(size, np.uint8), width, height)
-        if size > self._memory.size or len(self._views) >= _KEPT_VIEWS:
+        if size > self._memory.size:
             self.release()
-            self._memory = np.empty(max(size, self._memory.size), np.uint8)
+            # doubling, so that pictures which get larger one by one do not each cost a new memory
+            self._memory = np.empty(min(1 << size.bit_length(), self._kept_bytes), np.uint8)
+        elif len(self._views) >= _KEPT_VIEWS:
+            self._views.clear()
         view = _view(self._memory, width, height)
         self._views[width, height] = view
         return view

@@ -38,6 +38,7 @@ _ENDS_EARLY = (
 )
 _EOI_PADDING = EOI * 32768
 """Enough to end a JPEG that stops anywhere, even inside a marker segment (64 KiB at most)."""
+_MOST_MISSING = 0.9
 _ORIENTATION_TAG = 0x0112
 _LEVEL_OF_16_BITS = ((np.arange(65536) + 128) // 257).astype(np.uint8)
 """round(v / 257) for v = 0..65535; 257 is odd, so there are no ties."""
@@ -71,12 +72,12 @@ def rgb_from_bytes(data: bytes, options: DecodeOptions, exif: Exif) -> Picture:
         image, salvaged, orientation = _jpeg(data, options)
     else:
         image, salvaged, orientation = _other(data, options)
+    if salvaged and _missing_share(image) > _MOST_MISSING:
+        raise DecodeError("truncated", "The file breaks off before a tenth of its pixels: too little to salvage.")
     with _as_decode_errors():
         rgb = _rgb(image)
         if exif is Exif.APPLY and orientation in _TRANSPOSITIONS:
             rgb = rgb.transpose(_TRANSPOSITIONS[orientation])
-    if salvaged and np.ptp(np.asarray(rgb), axis=(0, 1)).max() == 0:
-        raise DecodeError("truncated", "The file breaks off before its first pixels: nothing to salvage.")
     return Picture(rgb, salvaged)
 
 
@@ -111,6 +112,14 @@ def _loaded_jpeg(data: bytes) -> Image.Image:
         image = open_jpeg(data)
         image.load()
     return image
+
+
+def _missing_share(image: Image.Image) -> float:
+    """Share of pixels that were never decoded: 0 in all channels, or the middle grey of a JPEG without data."""
+    with _as_decode_errors():
+        pixels = np.asarray(image)
+    missing = (pixels >= 127) & (pixels <= 129) if image.format == "JPEG" else pixels == 0
+    return float((missing.all(axis=2) if missing.ndim == 3 else missing).mean())
 
 
 def _orientation(image: ImageFile.ImageFile) -> int:

@@ -18,6 +18,8 @@ from ..preprocess import Geometry, Interpolation, Preprocess
 from .memory import PictureMemory
 from .window import UPRIGHT, Window, is_swapped, stored_geometry, turned, window_of
 
+_KEPT_BYTES = 8 << 20
+
 _FILTERS = {
     Interpolation.BILINEAR: (FilterType.bilinear, 1.0),
     Interpolation.BICUBIC: (FilterType.catmull_rom, 2.0),
@@ -57,7 +59,7 @@ class SimdResizer:
         filter_type, self._reach = _FILTERS[spec.interpolation]
         self._options = ResizeOptions(ResizeAlg.convolution(filter_type), use_alpha=False).rust_options
         self._resizer = RustResizer()
-        self._memories = (PictureMemory(), PictureMemory())
+        self._memories = (PictureMemory(_KEPT_BYTES), PictureMemory(_KEPT_BYTES))
         self._packed = np.empty(0, np.uint8)
 
     def plan(self, geometry: Geometry, extent: tuple[float, float], orientation: int = UPRIGHT) -> ResizePlan:

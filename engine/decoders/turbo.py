@@ -25,6 +25,7 @@ from .memory import PictureMemory
 from .resize import ResizePlan, SimdResizer
 from .window import UPRIGHT, is_swapped, stored_geometry
 
+_KEPT_BYTES = 48 << 20
 _KEPT_PLANS = 4096
 
 _FEWEST_DECODED_PER_RESIZED = {1: 4.0, 2: 4.0, 4: 3.0}
@@ -57,7 +58,7 @@ class TurboDecoder:
         self._options = options
         self._resizer = SimdResizer(spec)
         self._general = GeneralDecoder(spec, options, self._resizer)
-        self._memory = PictureMemory()
+        self._memory = PictureMemory(_KEPT_BYTES)
         self._plans: dict[tuple[int, int, int], _JpegPlan] = {}
 
     def decode(self, samples: Sequence[Encoded], out: NDArray[np.uint8]) -> Batch:
