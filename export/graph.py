@@ -116,6 +116,15 @@ def clean(model: ModelProto) -> None:
             del node.metadata_props[:]
 
 
+def simplify(model: ModelProto) -> None:
+    """Leave the nodes and constants that a runtime needs, and no notes; the only output may get another name."""
+    clean(model)
+    remove_identities(model)
+    fold_constants(model)
+    fuse_pads(model)
+    prune(model, model.graph.output[0].name)
+
+
 def remove_identities(model: ModelProto) -> None:
     """Take Identity nodes out of the main graph; a graph output takes the name of the tensor behind it."""
     names: dict[str, str] = {}
@@ -147,8 +156,6 @@ def fold_constants(model: ModelProto) -> None:
             constants[tensor.name] = tensor
             graph.initializer.append(tensor)
     _replace(graph.node, kept)
-    used = {name for node in kept for name in _reads(node)} | {value.name for value in graph.output}
-    _replace(graph.initializer, [tensor for tensor in graph.initializer if tensor.name in used])
 
 
 def array_of(tensor: TensorProto) -> NDArray[np.generic]:
@@ -181,6 +188,48 @@ def _value_of(
 def _is_foldable(node: NodeProto) -> bool:
     plain = node.domain in ONNX_DOMAINS and node.op_type not in _NOT_FOLDED and not _subgraphs(node)
     return plain and (node.op_type == "Constant" or any(node.input))
+
+
+def fuse_pads(model: ModelProto) -> None:
+    """Let convolutions pad for themselves where a Pad node puts zeros around what one convolution alone reads."""
+    weights = {tensor.name: tensor for tensor in model.graph.initializer}
+    readers: dict[str, list[NodeProto]] = {}
+    for node in model.graph.node:
+        for name in _reads(node):
+            readers.setdefault(name, []).append(node)
+    outputs = {value.name for value in model.graph.output}
+    for pad in [node for node in model.graph.node if node.op_type == "Pad"]:
+        following = readers.get(pad.output[0], [])
+        amounts = _zero_padding(pad, weights)
+        fits = len(following) == 1 and following[0].op_type == "Conv" and pad.output[0] not in outputs
+        if fits and amounts and _add_pads(following[0], amounts):
+            following[0].input[0] = pad.input[0]
+            readers[pad.input[0]] = [*readers[pad.input[0]], following[0]]
+            model.graph.node.remove(pad)
+
+
+def _zero_padding(pad: NodeProto, weights: Mapping[str, TensorProto]) -> list[int]:
+    """Amounts at the starts, then the ends of the spatial axes; empty where it is no such padding."""
+    amounts, *rest = [array_of(weights[name]) if name in weights else None for name in pad.input[1:]]
+    mode = next((entry.s for entry in pad.attribute if entry.name == "mode"), b"constant")
+    value = rest[0] if rest and pad.input[2] else np.zeros(1)
+    if amounts is None or value is None or value.any() or mode != b"constant" or (len(rest) > 1 and pad.input[3]):
+        return []
+    starts, ends = np.split(amounts, 2)
+    if starts[:2].any() or ends[:2].any() or amounts.min() < 0:
+        return []
+    return [int(amount) for amount in (*starts[2:], *ends[2:])]
+
+
+def _add_pads(conv: NodeProto, amounts: Sequence[int]) -> bool:
+    """Add to a convolution's own padding; False where it computes that from shapes."""
+    attributes = {entry.name: entry for entry in conv.attribute}
+    if "auto_pad" in attributes and attributes["auto_pad"].s not in (b"NOTSET", b"VALID"):
+        return False
+    own = list(attributes["pads"].ints) if "pads" in attributes else [0] * len(amounts)
+    kept = [entry for entry in conv.attribute if entry.name not in ("pads", "auto_pad")]
+    _replace(conv.attribute, [*kept, helper.make_attribute("pads", [a + b for a, b in zip(own, amounts, strict=True)])])
+    return True
 
 
 def bytes_of(tensor: TensorProto) -> int:

@@ -19,13 +19,11 @@ from ..engine.spec import METADATA_KEY, Task
 from .core import Core, Gives, Layout, normalised
 from .graph import (
     BATCH,
-    clean,
     dims_of,
-    fold_constants,
     graph_inputs,
     opset_of,
     prune,
-    remove_identities,
+    simplify,
     tensor_names,
 )
 from .options import ExportOptions, stated_preprocess
@@ -196,9 +194,7 @@ def _prepared(model: ModelProto, source: _Input, output: str, preprocess: Prepro
     height, width = preprocess.size
     sizes: list[int | str] = [3, height, width] if source.layout is Layout.NCHW else [height, width, 3]
     value.CopyFrom(onnx.helper.make_tensor_value_info(value.name, TensorProto.FLOAT, [BATCH, *sizes]))
-    clean(model)
-    remove_identities(model)
-    fold_constants(model)
+    simplify(model)
     if source.batch is not None:
         _free_reshapes(model, source.batch)
     return model

@@ -51,6 +51,7 @@ def _kind_of(model: ModelProto, tensor: str) -> int:
 def _run_of(content: str | bytes, path: Path) -> Run:
     options = ort.SessionOptions()
     options.log_severity_level = 4
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(path.parent.resolve()))
     try:
         session = ort.InferenceSession(content, options, providers=["CPUExecutionProvider"])

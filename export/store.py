@@ -10,6 +10,7 @@ import re
 import shutil
 import tempfile
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -89,19 +90,19 @@ def resolve_model(
     cached = folder / request.file_name
     if _is_whole(cached):
         return cached
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = folder / f"{request.file_name}{LOCK_SUFFIX}"
-        with locked(lock, on_wait=lambda: report(f"Another process exports {model}: waiting for it.")):
-            return _exported(request, cached, report)
-    except OSError as error:
-        temporary = Path(tempfile.mkdtemp(prefix="vdali-models-"))
-        atexit.register(shutil.rmtree, temporary, ignore_errors=True)
-        report(
-            f"The cache {folder} cannot be written ({error.strerror}): {model} is exported for this run alone. "
-            "Set VDALI_CACHE to a folder that can."
-        )
-        return _exported(request, temporary / request.file_name, report)
+    with ExitStack() as stack:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            waiting = f"Another process exports {model}: waiting for it."
+            lock = folder / f"{request.file_name}{LOCK_SUFFIX}"
+            stack.enter_context(locked(lock, on_wait=lambda: report(waiting)))
+        except OSError as error:
+            report(
+                f"The cache {folder} cannot be written ({error.strerror}): {model} is exported for this run alone. "
+                "Set VDALI_CACHE to a writable folder."
+            )
+            cached = _temporary_folder() / request.file_name
+        return _exported(request, cached, report)
 
 
 def _exported(request: _Request, path: Path, report: Report) -> Path:
@@ -128,6 +129,13 @@ def _is_whole(path: Path) -> bool:
         return all((path.parent / location).is_file() for location in external_locations(path))
     except (OSError, DecodeError, StopIteration, ModelError):
         return False
+
+
+def _temporary_folder() -> Path:
+    """Folder that lives as long as this process."""
+    folder = Path(tempfile.mkdtemp(prefix="vdali-models-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
 
 
 def _check_name(model: str) -> None:

@@ -1,16 +1,19 @@
 """PyTorch module to core: eval mode, fixed picture size, any batch.
 
-``torch.export`` is tried first: it refuses what depends on the values of its example instead of fixing it silently, and
-it alone knows antialiased resizes (position embeddings). It fails on some models (of timm's, maxvit and beit) that the
-older tracing exporter takes; both are verified alike.
+PyTorch has two exporters. Tracing takes 1 to 8 seconds and gives clean graphs, but fixes silently what Python code
+decides on from a tensor; it warns where that may have happened. ``torch.export`` follows or refuses such code, and
+knows antialiased resizes (position embeddings), but takes 10 seconds to 2 minutes, fails on some models (of timm's,
+maxvit and beit), and turns AdaptiveAvgPool2d into index arithmetic. So a trace without a warning is used; after a
+warning or a failure torch.export is tried, and the trace used if that fails. All are verified alike.
 """
 
 from __future__ import annotations
 
 import tempfile
+import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import onnx
@@ -22,15 +25,17 @@ from ..engine.errors import ModelError, UsageError
 from ..engine.preprocess import ColorOrder, Preprocess
 from ..engine.spec import Task
 from .core import Core
-from .graph import BATCH, clean, fold_constants, prune, remove_identities
+from .graph import BATCH, prune, simplify
 from .options import ExportOptions
 from .session import Run
 from .torch_model import TorchModel, quiet
 from .verify import expected_rows, trial_pictures
 
 OPSET = 18
-"""The opset that torch.export's translations are written in: nothing is converted. Reduce and Resize (antialias) have
+"""The opset that torch.export's translations are written in, so that nothing is converted. Reduce nodes and Resize have
 their present form since 18, LayerNormalization since 17."""
+
+Made = TypeVar("Made")
 
 _INPUT, _OUTPUT = "network_input", "network_output"
 
@@ -57,13 +62,14 @@ def core_from_torch(model: TorchModel, options: ExportOptions, report: Callable[
     module = model.module.eval().float().requires_grad_(requires_grad=False)
     pictures = trial_pictures(model.preprocess.size)
     example = _network_input(pictures[:2], model.preprocess)
+    picked = _OneOutput(module, _key_of(_first_output(module, example, model), model)).eval()
     with quiet():
-        picked = _OneOutput(module, _key_of(_first_output(module, example, model), model)).eval()
         expected = expected_rows(_reference(picked, model.preprocess), pictures, what=model.name)
-        proto = _exported(picked, example, model.name, report)
+    proto = _exported(picked, example, model.name, report)
     if expected.dtype != np.float32 and not (expected.dtype.kind in "iu" and model.task is Task.SEGMENT):
         raise ModelError(f"{model.name} gives {expected.dtype}, vdali needs float32. Give it another output.")
-    proto = _prepared(proto)
+    prune(proto, proto.graph.output[0].name)
+    simplify(proto)
     dropped = f", first {options.label_offset} of its classes dropped" if options.label_offset else ""
     return Core(
         model=proto,
@@ -101,7 +107,7 @@ def _reference(module: torch.nn.Module, spec: Preprocess) -> Run:
 
 def _first_output(module: torch.nn.Module, example: torch.Tensor, model: TorchModel) -> Any:
     try:
-        with torch.inference_mode():
+        with quiet(), torch.inference_mode():
             return module(example)
     except Exception as error:  # whatever the module raises
         raise ModelError(
@@ -132,39 +138,65 @@ def _key_of(output: Any, model: TorchModel) -> str | int | None:
 
 
 def _exported(module: torch.nn.Module, example: torch.Tensor, name: str, report: Callable[[str], None]) -> ModelProto:
-    report(f"Exporting {name} with PyTorch {torch.__version__} (10 seconds to 2 minutes).")
-    names: dict[str, Any] = {"input_names": [_INPUT], "output_names": [_OUTPUT], "opset_version": OPSET}
+    """The better of what the two exporters make, by the rule at the top of this file."""
+    report(f"Exporting {name} with PyTorch {torch.__version__}.")
+    traced, why_not = _attempt(lambda: _by_tracing(module, example))
+    if traced is not None and not traced[1]:
+        return traced[0]
+    report(f"{name} is not plain enough for the tracing exporter: torch.export follows (10 seconds to 2 minutes).")
+    program, why_neither = _attempt(lambda: _by_torch_export(module, example))
+    if program is not None:
+        return program
+    if traced is not None:
+        report(f"torch.export cannot ({why_neither}): the trace is used, and checked like any other.")
+        return traced[0]
+    raise ModelError(f"PyTorch cannot export {name}. Its tracing exporter: {why_not}. torch.export: {why_neither}.")
+
+
+def _attempt(export: Callable[[], Made]) -> tuple[Made | None, str]:
+    """Result of an exporter, or None and the reason in one line."""
     try:
-        dynamic = ({0: torch.export.Dim.DYNAMIC},)
-        program = torch.onnx.export(module, (example,), dynamo=True, dynamic_shapes=dynamic, verbose=False, **names)
+        return export(), ""
     except Exception as error:  # torch's exporters raise anything
-        first = error
-    else:
-        assert program is not None
-        return program.model_proto
-    report(f"torch.export cannot export {name} ({type(first).__name__}); PyTorch's older exporter is used.")
-    axes = {_INPUT: {0: BATCH}, _OUTPUT: {0: BATCH}}
-    with tempfile.TemporaryDirectory(prefix="vdali-export-") as folder:
+        cause: BaseException = error
+        while cause.__cause__ is not None:
+            cause = cause.__cause__
+        return None, f"{type(cause).__name__}: {' '.join(str(cause).split())[:300]}"
+
+
+def _by_torch_export(module: torch.nn.Module, example: torch.Tensor) -> ModelProto:
+    with quiet():
+        program = torch.onnx.export(
+            module,
+            (example,),
+            dynamo=True,
+            verbose=False,
+            opset_version=OPSET,
+            input_names=[_INPUT],
+            output_names=[_OUTPUT],
+            dynamic_shapes=({0: torch.export.Dim.DYNAMIC},),
+        )
+    assert program is not None
+    return program.model_proto
+
+
+def _by_tracing(module: torch.nn.Module, example: torch.Tensor) -> tuple[ModelProto, bool]:
+    """Traced graph, and whether Python may have looked at a tensor's values or sizes on the way."""
+    from torch.jit import TracerWarning  # type: ignore[attr-defined]
+
+    with quiet(), tempfile.TemporaryDirectory(prefix="vdali-export-") as folder:
         draft = Path(folder) / "model.onnx"
-        try:
-            torch.onnx.export(module, (example,), draft, dynamo=False, dynamic_axes=axes, **names)
-        except Exception as error:
-            raise ModelError(
-                f"PyTorch cannot export {name}. torch.export: {_reason(first)}. The older exporter: {_reason(error)}."
-            ) from error
-        return onnx.load(draft)
-
-
-def _reason(error: Exception) -> str:
-    """What a torch exporter means: its cause, in one line."""
-    while error.__cause__ is not None and isinstance(error.__cause__, Exception):
-        error = error.__cause__
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
-
-
-def _prepared(proto: ModelProto) -> ModelProto:
-    prune(proto, proto.graph.output[0].name)
-    clean(proto)
-    remove_identities(proto)
-    fold_constants(proto)
-    return proto
+        with warnings.catch_warnings(record=True) as seen:
+            warnings.simplefilter("always", TracerWarning)
+            torch.onnx.export(
+                module,
+                (example,),
+                draft,
+                dynamo=False,
+                opset_version=OPSET,
+                input_names=[_INPUT],
+                output_names=[_OUTPUT],
+                dynamic_axes={_INPUT: {0: BATCH}, _OUTPUT: {0: BATCH}},
+            )
+        looked = any(issubclass(entry.category, TracerWarning) for entry in seen)
+        return onnx.load(draft), looked

@@ -21,8 +21,8 @@ from .core import Core, Gives
 from .session import Run, open_session
 
 SIZES = (1, 2, 3, 8)
-SEQUENCE = (1, 2, 3, 8, 3, 8, 1)
-"""Batches run one after the other through one session: state left over from a bigger one would show."""
+AFTERWARDS = (3, 8, 1)
+"""Batches that follow 8 through the same session: state left over from the bigger one would show."""
 
 MIN_COSINE = 0.9999
 MAX_NORM_DIFFERENCE = 0.01
@@ -37,7 +37,7 @@ class Agreement:
     """How well a file agrees with its source: lowest cosine (or share of equal mask pixels) over all rows."""
 
     lowest: float
-    batches: tuple[int, ...] = SEQUENCE
+    batches: tuple[int, ...] = (*SIZES, *AFTERWARDS)
 
 
 def trial_pictures(size: tuple[int, int]) -> NDArray[np.uint8]:
@@ -55,34 +55,29 @@ def trial_pictures(size: tuple[int, int]) -> NDArray[np.uint8]:
     return pictures
 
 
-def check_batches(run: Run, pictures: NDArray[np.uint8], *, what: str) -> None:
-    """Raises ModelError unless ``run`` gives n rows for n pictures, for each of SIZES."""
-    good: list[int] = []
+def batches_of(run: Run, pictures: NDArray[np.uint8], *, what: str) -> dict[int, Mapping[str, NDArray[Any]]]:
+    """Outputs for the first 1, 2, 3 and 8 pictures; raises ModelError unless n pictures give n rows each time."""
+    outputs: dict[int, Mapping[str, NDArray[Any]]] = {}
     trouble = ""
     for size in SIZES:
-        problem = _problem_of(run, pictures[:size])
-        trouble = trouble or problem
-        if not problem:
-            good.append(size)
+        try:
+            found = run(pictures[:size])
+        except Exception as error:  # those of PyTorch and ONNX Runtime share no base but Exception
+            trouble = trouble or f"a batch of {size} fails: {' '.join(str(error).split())[:300]}"
+            continue
+        wrong = [f"{name} of shape {list(value.shape)}" for name, value in found.items() if value.shape[:1] != (size,)]
+        if wrong:
+            trouble = trouble or f"a batch of {size} gives {', '.join(wrong)}"
+        else:
+            outputs[size] = found
     if trouble:
-        found = f"batch is fixed at {good[0]}" if len(good) == 1 else f"only batches of {good} work"
+        good = list(outputs)
+        words = f"batch is fixed at {good[0]}" if len(good) == 1 else f"only batches of {good} work"
         raise ModelError(
-            f"{what}: {found if good else 'no batch works'} ({trouble}). vdali needs a network that takes any number "
+            f"{what}: {words if good else 'no batch works'} ({trouble}). vdali needs a network that takes any number "
             "of pictures: export it with a dynamic batch, and no reshape to a fixed number of rows."
         )
-
-
-def _problem_of(run: Run, pictures: NDArray[np.uint8]) -> str:
-    """Why a batch does not work, empty when it does."""
-    size = len(pictures)
-    try:
-        outputs = run(pictures)
-    except Exception as error:  # those of PyTorch and ONNX Runtime share no base but Exception
-        return f"a batch of {size} fails: {' '.join(str(error).split())[:300]}"
-    for name, value in outputs.items():
-        if value.shape[:1] != (size,):
-            return f"a batch of {size} gives {name} of shape {list(value.shape)}"
-    return ""
+    return outputs
 
 
 def expected_rows(reference: Run, pictures: NDArray[np.uint8], *, what: str) -> NDArray[Any]:
@@ -90,21 +85,21 @@ def expected_rows(reference: Run, pictures: NDArray[np.uint8], *, what: str) -> 
 
     Raises ModelError when the source takes no varying batch, is random, mixes the rows of a batch, or gives NaN.
     """
-    check_batches(reference, pictures, what=what)
-    alone = np.concatenate([_only(reference(pictures[i : i + 1])) for i in range(len(pictures))])
+    together = {size: _only(found) for size, found in batches_of(reference, pictures, what=what).items()}
+    rest = [_only(reference(pictures[index : index + 1])) for index in range(1, len(pictures))]
+    alone = np.concatenate([together[1], *rest])
     if not np.isfinite(alone).all():
         bad = int((~np.isfinite(alone.reshape(len(alone), -1)).all(axis=1)).sum())
         raise ModelError(
             f"{what} itself gives NaN or infinity for {bad} of {len(alone)} trial pictures. "
             "Look for bad weights, or a mean and std that do not belong to it."
         )
-    again, together = _only(reference(pictures[:1])), _only(reference(pictures))
-    if _lowest(again, alone[:1]) < MIN_COSINE:
+    if _lowest(_only(reference(pictures[:1])), alone[:1]) < MIN_COSINE:
         raise ModelError(
             f"{what} gives another result for the same picture the second time. "
             "Switch off what is random in it (dropout that ignores eval mode)."
         )
-    if _lowest(together, alone) < MIN_COSINE:
+    if any(_lowest(rows, alone[:size]) < MIN_COSINE for size, rows in together.items()):
         raise ModelError(
             f"{what} gives a picture another result when others are in its batch. "
             "Rows must be independent: look for statistics over the batch (BatchNorm in training mode)."
@@ -119,27 +114,27 @@ def verify(path: Path, spec: ModelSpec, core: Core) -> Agreement:
     """
     pictures = trial_pictures(spec.preprocess.size)
     run = open_session(path, also=spec.raw_output)
-    check_batches(run, pictures, what=str(path.name))
-    lowest, start = 1.0, 0
-    for size in SEQUENCE:
-        rows = (np.arange(size) + start) % len(pictures)
-        start += size
-        outputs = run(pictures[rows])
-        _check_finite(outputs, size)
-        _check_outputs(outputs, spec, core, size)
-        lowest = min(lowest, _check_agreement(outputs, spec, core, rows))
+    first = batches_of(run, pictures, what=path.name)
+    lowest = min(_check_batch(outputs, spec, core, np.arange(size)) for size, outputs in first.items())
+    for size in AFTERWARDS:
+        rows = np.arange(len(pictures))[-size:]
+        lowest = min(lowest, _check_batch(run(pictures[rows]), spec, core, rows))
     _check_plain(path, spec, run, pictures[:3])
     return Agreement(lowest)
 
 
-def _check_finite(outputs: Mapping[str, NDArray[Any]], size: int) -> None:
+def _check_batch(outputs: Mapping[str, NDArray[Any]], spec: ModelSpec, core: Core, rows: NDArray[np.intp]) -> float:
+    """Lowest agreement of a batch whose row i shows picture ``rows[i]``."""
     for name, value in outputs.items():
         if not np.isfinite(value).all():
-            raise AgreementError(f"'{name}' holds NaN or infinity for a batch of {size}, where the source does not.")
+            raise AgreementError(
+                f"'{name}' holds NaN or infinity in a batch of {len(rows)}, where the source does not."
+            )
+    _check_outputs(outputs, spec, core, len(rows))
+    return _check_agreement(outputs, spec, core, rows)
 
 
 def _check_agreement(outputs: Mapping[str, NDArray[Any]], spec: ModelSpec, core: Core, rows: NDArray[np.intp]) -> float:
-    """Lowest agreement of a batch whose row i shows picture ``rows[i]``."""
     size, expected = len(rows), core.expected
     if core.gives is Gives.LABELS:
         return _check_labels(outputs["mask"], expected[rows], size)
