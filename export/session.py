@@ -32,11 +32,11 @@ def open_session(path: Path, *, also: str | None = None) -> Run:
     Raises ModelError when ONNX Runtime refuses the file.
     """
     if also is None:
-        return _run_of(str(path), path)
+        return run_of(str(path), path)
     model = read_model(path, weights=False)
     if all(value.name != also for value in model.graph.output):
         model.graph.output.append(helper.make_tensor_value_info(also, _kind_of(model, also), None))
-    return _run_of(model.SerializeToString(), path)
+    return run_of(model.SerializeToString(), path)
 
 
 def _kind_of(model: ModelProto, tensor: str) -> int:
@@ -48,11 +48,17 @@ def _kind_of(model: ModelProto, tensor: str) -> int:
     return int(TensorProto.FLOAT)
 
 
-def _run_of(content: str | bytes, path: Path) -> Run:
+def run_of(content: str | bytes, path: Path, *, config: Mapping[str, str] | None = None) -> Run:
+    """Session on a file's name or bytes; external data is read from the folder of ``path``.
+
+    ``config`` holds session entries. Raises ModelError when ONNX Runtime refuses the model.
+    """
     options = ort.SessionOptions()
     options.log_severity_level = 4
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(path.parent.resolve()))
+    for key, value in (config or {}).items():
+        options.add_session_config_entry(key, value)
     try:
         session = ort.InferenceSession(content, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # its exceptions share no base but Exception
