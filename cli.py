@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 import click
 
+from .cli_models import build, engines, export
 from .engine.errors import UsageError, VdaliError
 from .engine.version import __version__
 
@@ -199,40 +200,6 @@ def doctor(as_json: bool) -> None:
         render(report, Console())
 
 
-@main.command()
-@click.argument("model")
-@click.option("-o", "--out", "out", type=click.Path(path_type=Path), required=True, help="ONNX file to write.")
-@click.option(
-    "--task", type=click.Choice(["classify", "embed", "segment"]), help="Default: what the model is made for."
-)
-@click.option("--weights", default="pretrained", show_default=True, help="pretrained, random, or a file of weights.")
-@click.option("--seed", default=0, show_default=True, help="Seed of random weights.")
-@click.option("--resize", help="N for the shorter side, or HxW.")
-@click.option("--crop", help="Input size of the model, N or HxW.")
-@click.option("--mode", help="shorter, squash or longest: how a picture is fitted to --resize.")
-@click.option("--interpolation", help="bilinear, bicubic or lanczos.")
-@click.option("--mean", help="R,G,B of levels 0..1.")
-@click.option("--std", help="R,G,B of levels 0..1.")
-@click.option("--fill", help="R,G,B levels 0..255 of padding.")
-@click.option("--pad", help="center or corner: where a padded picture sits.")
-@click.option("--exif", type=click.Choice(["apply", "ignore"]), help="EXIF orientation rule (default: apply).")
-@click.option("--color-order", help="rgb or bgr, as the network wants its channels.")
-@click.option("--output", help="Name of the output to use, where the model has several.")
-@click.option("--classes", type=click.Path(path_type=Path), help="File with the class names, one a line.")
-@click.option(
-    "--label-offset", type=click.IntRange(0), default=0, help="Leading logits to drop (1: class 0 is background)."
-)
-@click.option("--normalize", is_flag=True, help="L2-normalise embeddings inside the graph.")
-def export(model: str, out: Path, **options: Any) -> None:
-    """Write MODEL as an ONNX file that holds its own pre- and post-processing, and compare it with its source.
-
-    MODEL is efficientnet_lite0, timm/NAME, torchvision/NAME, package.module:factory, or a plain FILE.onnx.
-
-    \b
-    Exit status: 0 written, 2 usage, 4 a package is missing, 5 the model cannot be exported or does not agree.
-    """
-    from .export.model import export_model
-    from .export.words import options_from_words
-
-    spec = export_model(model, out, options_from_words(**options), lambda line: click.echo(line, err=True))
-    click.echo(f"{out}: {spec.name}, {spec.task}, {spec.precision}, weights {spec.weights}", err=True)
+main.add_command(export)
+main.add_command(build)
+main.add_command(engines)
