@@ -55,6 +55,8 @@ def run_of(content: str | bytes, path: Path, *, config: Mapping[str, str] | None
     """
     options = ort.SessionOptions()
     options.log_severity_level = 4
+    # the default order runs what only outputs read last: with an extreme of each tensor, all tensors at once in memory
+    options.execution_order = ort.ExecutionOrder.PRIORITY_BASED
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(path.parent.resolve()))
     for key, value in (config or {}).items():
