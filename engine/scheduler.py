@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Any
 
 from .device import Stream
@@ -81,11 +82,11 @@ class Scheduler:
 
     def __init__(self, lanes: Sequence[Lane], *, depth: int = 2, max_ahead: int | None = None) -> None:
         self._lanes = lanes
+        self._depth = depth
         self._free = [depth] * len(lanes)
         self._max_ahead = max_ahead if max_ahead is not None else 4 * depth * len(lanes)
         self._finished: SimpleQueue[_Ticket] = SimpleQueue()
         self._stopped = False
-        self._in_flight = 0
 
     def run(self, batches: Iterable[Any]) -> Iterator[Any]:
         """Results in the order of ``batches``.
@@ -139,7 +140,6 @@ class Scheduler:
     def _submit(self, ticket: _Ticket) -> None:
         lane = self._lanes[ticket.lane]
         self._free[ticket.lane] -= 1
-        self._in_flight += 1
         stream: Stream | None = None
         for stage in lane.stages:
             following = lane.streams[stage.role]
@@ -161,14 +161,21 @@ class Scheduler:
     def _collect(self, waiting: dict[int, _Ticket]) -> None:
         ticket = self._finished.get()
         self._free[ticket.lane] += 1
-        self._in_flight -= 1
         waiting[ticket.number] = ticket
 
     def _drain(self) -> None:
-        """Wait until no lane works on a batch of this run: its buffers may then be freed."""
+        """Wait until no lane works on a batch of this run: its buffers may then be freed.
+
+        Streams are asked, not counts: Ctrl-C may come between taking a ticket and counting it.
+        """
         self._stopped = True
-        while self._in_flight:
-            self._collect({})
+        for lane in self._lanes:
+            for stream in dict.fromkeys(lane.streams.values()):
+                stream.synchronize()
+        with suppress(Empty):
+            while True:
+                self._finished.get_nowait()
+        self._free = [self._depth] * len(self._lanes)
         self._stopped = False
 
 
