@@ -12,7 +12,8 @@ help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
 
 demo: $(VENV)/demo.done  ## install, then label real photos with a trained model
-	$(BIN)/vdali run --precision fp32 --output demo-out --overwrite
+	rm -rf demo-out
+	$(BIN)/vdali run --precision fp32 --output demo-out
 
 test: $(VENV)/test.done  ## install the test extras and run every test
 	$(BIN)/python -m pytest
