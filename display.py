@@ -112,7 +112,9 @@ def labels_table(out: Path) -> str:
         return ""
     names = table["name"].to_pylist() if "name" in table.column_names else table["label"].to_pylist()
     rows = zip(table["id"].to_pylist(), names, table["score"].to_pylist(), strict=True)
-    return "\n".join(f"{sample_id:40} {name!s:30} {score:.2f}" for sample_id, name, score in rows)
+    lines = [f"{'id':24} {'label':24} score"]
+    lines += [f"{sample_id:24} {name!s:24} {score:.2f}" for sample_id, name, score in rows]
+    return "\n".join(lines)
 
 
 def _counts_line(report: RunReport) -> str:
