@@ -18,7 +18,7 @@ from .errors import ModelError, UsageError, VdaliError
 from .lanes import LaneOptions, LanePlan, make_scheduler
 from .preprocess import Exif, Preprocess
 from .report import Progress, RunReport, Used
-from .session import Session
+from .session import Session, check_failures
 from .sinks.open import open_sink
 from .sinks.parquet import PartOptions
 from .sinks.run_dir import OutputFormat, RunDirectory, RunStatus
@@ -125,6 +125,7 @@ def _finish(directory: RunDirectory, options: RunOptions, report: RunReport) -> 
 
 def _already_finished(directory: RunDirectory, options: RunOptions) -> RunReport:
     found = directory.count()
+    check_failures(found.failures, options.max_failures, options.out)
     used = dict(directory.used)
     used.pop("limit", None)
     report = RunReport(options.out, "already_finished", Used(**used), Progress(), source=options.source.describe())

@@ -6,6 +6,7 @@ import resource
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from .batch import Failure, Outcome, Rows, Sample
@@ -56,6 +57,7 @@ class Session:
         if self._total_from is not None:
             self._total = TotalInBackground(self._total_from)
         try:
+            check_failures(self._earlier_failures, self._max_failures, self._report.out)
             run_pipeline(
                 self._counted(self._source, timed),
                 self._scheduler,
@@ -110,20 +112,15 @@ class Session:
 
     def _check_failures(self, outcome: Outcome) -> None:
         failures = self._report.progress.failures + self._earlier_failures
-        allowed = self._max_failures
-        if allowed is not None and failures > allowed:
-            raise TooManyFailuresError(
-                f"{failures:,} samples have failed, {allowed:,} are allowed; the last: {_last(outcome)}. "
-                f"All so far is in {self._report.out}. Mend the input and run the same command again, or raise "
-                "--max-failures."
-            )
+        check_failures(failures, self._max_failures, self._report.out, outcome.failures)
         if len(outcome.rows):
             self._retryable_in_a_row = 0
         self._retryable_in_a_row += sum(failure.retryable for failure in outcome.failures)
         if self._retryable_in_a_row >= RETRYABLE_IN_A_ROW:
             raise TooManyFailuresError(
                 f"{self._retryable_in_a_row:,} samples in a row failed for a reason that may pass; the last: "
-                f"{_last(outcome)}. All so far is in {self._report.out}. Run the same command again when it has passed."
+                f"{_last(outcome.failures)}. All so far is in {self._report.out}. Run the same command again when it "
+                "has passed."
             )
 
     def _check_not_empty(self) -> None:
@@ -157,6 +154,17 @@ class _TimedSink:
         self.seconds += time.perf_counter() - started
 
 
-def _last(outcome: Outcome) -> str:
-    failure = outcome.failures[-1]
-    return f"{failure.id}: {failure.message}"[:MESSAGE_CHARACTERS]
+def check_failures(failures: int, allowed: int | None, out: Path, latest: Sequence[Failure] = ()) -> None:
+    """Raise TooManyFailuresError when more samples have failed than ``allowed``; ``latest`` may hold the last ones."""
+    if allowed is None or failures <= allowed:
+        return
+    last = f"; the last: {_last(latest)}" if latest else ""
+    raise TooManyFailuresError(
+        f"{failures:,} samples have failed, {allowed:,} are allowed{last}. All so far is in {out}. Mend the input and "
+        "run the same command with --retry-failures, or raise --max-failures."
+    )
+
+
+def _last(failures: Sequence[Failure]) -> str:
+    failure = failures[-1]
+    return f"{failure.id}: {failure.message}"[:MESSAGE_CHARACTERS].rstrip(".")
