@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,10 +38,12 @@ def run(
     run, all that reached the sink is committed.
     """
     try:
-        for outcome in scheduler.run(batches_of(source, batch_size)):
-            sink.write(outcome.rows, outcome.failures)
-            if on_outcome is not None:
-                on_outcome(outcome)
+        # closed here, not by the garbage collector, so that a second Ctrl-C while lanes end their work is raised
+        with closing(scheduler.run(batches_of(source, batch_size))) as outcomes:
+            for outcome in outcomes:
+                sink.write(outcome.rows, outcome.failures)
+                if on_outcome is not None:
+                    on_outcome(outcome)
     finally:
         sink.commit()
 

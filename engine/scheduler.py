@@ -8,7 +8,7 @@ streams of their own, and take turns where one stream (a CPU lane) serves all.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -88,7 +88,7 @@ class Scheduler:
         self._finished: SimpleQueue[_Ticket] = SimpleQueue()
         self._stopped = False
 
-    def run(self, batches: Iterable[Any]) -> Iterator[Any]:
+    def run(self, batches: Iterable[Any]) -> Generator[Any, None, None]:
         """Results in the order of ``batches``.
 
         An exception that a stage raised is raised here when its batch's turn comes, after every earlier
