@@ -32,6 +32,9 @@ class ErrorsToMessages(click.Group):
         except VdaliError as error:
             click.echo(f"vdali: {error}", err=True)
             context.exit(error.exit_status)
+        except KeyboardInterrupt:
+            click.echo("vdali: interrupted. Run the same command again to go on.", err=True)
+            context.exit(INTERRUPTED)
         except BrokenPipeError:
             # the reader of stdout went away; a second error at exit would only repeat that
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -147,8 +150,8 @@ def run(inputs: tuple[str, ...], **options: Any) -> None:
 
     as_json = options.pop("as_json")
     demo = not inputs
-    prepared = _prepared(inputs, options)
     _stop_on_sigterm()
+    prepared = _prepared(inputs, options)
     with ProgressDisplay() as display:
         report = run_job(prepared, on_progress=display.update)
     click.echo(summary_of(report), err=True)
