@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from .engine.job import RunOptions
     from .engine.report import Progress, RunReport
     from .engine.sources.interface import Source
+    from .engine.sources.kind import SourceKind
 
 Input = str | os.PathLike[str]
 InMemory = Iterable["Sample | tuple[str, bytes]"]
@@ -56,6 +57,7 @@ def run_options(
     format: str = "parquet",  # noqa: A002 - the option's name
     part_rows: int = 4096,
     part_seconds: float = 60.0,
+    kind: str = "auto",
     id_column: str | None = None,
     path_column: str | None = None,
     image_column: str | None = None,
@@ -80,6 +82,7 @@ def run_options(
     from .engine.preprocess import Exif
     from .engine.sinks.parquet import PartOptions
     from .engine.sinks.run_dir import OutputFormat
+    from .engine.sources.kind import SourceKind
     from .engine.sources.shard import Shard
     from .engine.spec import Precision, Task
     from .engine.words import word
@@ -92,6 +95,7 @@ def run_options(
         mode=word(DecodeMode, decode, "decode"),
     )
     words: dict[str, Any] = {
+        "kind": word(SourceKind, kind, "kind"),
         "id_column": id_column,
         "path_column": path_column,
         "image_column": image_column,
@@ -106,6 +110,7 @@ def run_options(
         model=resolve_model(os.fspath(model), precision=wanted, task=wanted_task, normalize=normalize, report=report),
         source=source,
         inputs=names,
+        reading=_reading(words),
         out=Path(out),
         precision=wanted,
         device=device,
@@ -132,7 +137,7 @@ def _sources(
     paths = _paths(inputs)
     if paths is None:
         return _in_memory(cast("InMemory", inputs), words), None, (f"{type(inputs).__name__} in memory",)
-    total_from = open_source(paths, **words) if _is_cheap_to_list(paths) else None
+    total_from = open_source(paths, **words) if _is_cheap_to_list(paths, words["kind"]) else None
     return open_source(paths, **words), total_from, tuple(os.path.abspath(path) for path in paths)
 
 
@@ -145,10 +150,18 @@ def _paths(inputs: Input | Sequence[Input] | InMemory) -> list[str] | None:
     return None
 
 
-def _is_cheap_to_list(paths: Sequence[str]) -> bool:
+def _reading(words: dict[str, Any]) -> dict[str, str]:
+    """What was said of how to read the inputs: another column or root gives other ids or pictures."""
+    said = {name: words[name] for name in ("id_column", "path_column", "image_column") if words[name] is not None}
+    if words["root"] is not None:
+        said["root"] = os.path.abspath(words["root"])
+    return said if words["kind"] == "auto" else said | {"kind": words["kind"].value}
+
+
+def _is_cheap_to_list(paths: Sequence[str], kind: SourceKind) -> bool:
     from .engine.sources.kind import SourceKind, kind_of_input
 
-    kinds = {kind_of_input(os.fsencode(path), SourceKind.AUTO) for path in paths}
+    kinds = {kind_of_input(os.fsencode(path), kind) for path in paths}
     return kinds <= {SourceKind.FOLDER, SourceKind.LIST, SourceKind.IMAGE}
 
 

@@ -57,6 +57,7 @@ def _options(*options: Callable[[Command], Command]) -> Callable[[Command], Comm
 
 
 input_options = _options(
+    click.option("--kind", default="auto", help="What INPUT is: auto, folder, list, glob, tar, parquet or image."),
     click.option("--id-column", help="Column with the ids of a list or Parquet INPUT."),
     click.option("--path-column", help="Column with the paths of a list INPUT (default: path)."),
     click.option("--image-column", help="Column with the image bytes of a Parquet INPUT (default: found by its type)."),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, version
@@ -32,8 +32,8 @@ _PACKAGES = ("numpy", "onnxruntime-gpu", "simplejpeg", "cykooz-resizer", "pillow
 class RunOptions:
     """What a run needs to know.
 
-    ``inputs`` only names what ``source`` reads, for OUT's fingerprint; ``total_from`` is a second pass over the
-    same entries where one is cheap, so that progress can tell the time left.
+    ``inputs`` and ``reading`` (columns, root, kind) only name what ``source`` reads, for OUT's fingerprint;
+    ``total_from`` is a second pass over the same entries where one is cheap, so that progress can tell the time left.
     """
 
     model: Path
@@ -51,6 +51,7 @@ class RunOptions:
     retry_failures: bool = False
     max_failures: int | None = None
     total_from: Source | None = None
+    reading: Mapping[str, str] = field(default_factory=dict)
 
 
 def run(options: RunOptions, *, on_progress: Callable[[Progress], None] | None = None) -> RunReport:
@@ -183,6 +184,7 @@ def _fingerprint_parts(options: RunOptions, loaded: LoadedEngine, preprocess: Pr
         "truncated": decode.truncated.value,
         "max pixels": str(decode.max_pixels),
         "input": "\n".join(options.inputs),
+        "reading": json.dumps(dict(options.reading), sort_keys=True),
         "shard": options.shard or "all",
     }
 
