@@ -29,7 +29,7 @@ from .graph import (
 from .options import ExportOptions, stated_preprocess
 from .session import Run, open_session, read_model
 from .unwrap import unwrap
-from .verify import expected_rows, trial_pictures
+from .verify import check_class_ids, expected_rows, trial_pictures
 
 OLDEST_OPSET = 13
 """Softmax, Squeeze and Slice took their present form in 13; older files are converted to 17."""
@@ -72,6 +72,8 @@ def core_from_onnx(path: Path, options: ExportOptions, report: Callable[[str], N
     if bare.gives is Gives.LABELS:
         raw_shape = _shape_of(path, bare.raw, source, preprocess)
     is_mask = options.task is Task.SEGMENT and bare.gives is Gives.RAW and expected.dtype.kind in "iu"
+    if is_mask:
+        check_class_ids(expected)
     dropped = f", first {options.label_offset} of its classes dropped" if options.label_offset else ""
     return Core(
         model=model,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import hashlib
 import json
-import os
 import re
 import shutil
 import tempfile
@@ -14,12 +13,11 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-import platformdirs
-
 from ..engine.backends.content import external_locations
 from ..engine.errors import ModelError
 from ..engine.spec import METADATA_KEY, SPEC_VERSION, ModelSpec, Precision, Task
 from ..engine.version import __version__
+from ..kernels.cache import cache_folder
 from .options import ExportOptions
 from .plan_files import LOCK_SUFFIX, locked
 from .sources import DEMO_MODEL
@@ -86,7 +84,7 @@ def resolve_model(
         )
     request = _Request(model, ExportOptions(task=task, normalize=normalize))
     report = report or _silent
-    folder = (cache_dir or _cache_folder()) / "models"
+    folder = (cache_dir or cache_folder()) / "models"
     cached = folder / request.file_name
     if _is_whole(cached):
         return cached
@@ -148,10 +146,6 @@ def _check_name(model: str) -> None:
 
 def _names() -> str:
     return f"{DEMO_MODEL}, {' or '.join(f'{family}/NAME' for family in _FAMILIES)}"
-
-
-def _cache_folder() -> Path:
-    return Path(os.environ.get("VDALI_CACHE") or platformdirs.user_cache_dir("vdali"))
 
 
 def _silent(line: str) -> None:

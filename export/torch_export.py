@@ -4,7 +4,8 @@ PyTorch has two exporters. Tracing takes 1 to 8 seconds and gives clean graphs, 
 decides on from a tensor; it warns where that may have happened. ``torch.export`` follows or refuses such code, and
 knows antialiased resizes (position embeddings), but takes 10 seconds to 2 minutes, fails on some models (of timm's,
 maxvit and beit), and turns AdaptiveAvgPool2d into index arithmetic. So a trace without a warning is used; after a
-warning or a failure torch.export is tried, and the trace used if that fails. All are verified alike.
+warning or a failure torch.export is tried, and the trace used if that fails for another reason than a decision on
+values. All are verified alike.
 """
 
 from __future__ import annotations
@@ -24,16 +25,19 @@ from onnx import ModelProto
 from ..engine.errors import ModelError, UsageError
 from ..engine.preprocess import ColorOrder, Preprocess
 from ..engine.spec import Task
-from .core import Core
+from .core import Core, Gives
 from .graph import BATCH, prune, simplify
 from .options import ExportOptions
 from .session import Run
 from .torch_model import TorchModel, quiet
-from .verify import expected_rows, trial_pictures
+from .verify import check_class_ids, expected_rows, trial_pictures
 
 OPSET = 18
 """The opset that torch.export's translations are written in, so that nothing is converted. Reduce nodes and Resize have
 their present form since 18, LayerNormalization since 17."""
+
+_DECIDES_ON_VALUES = "GuardOnDataDependentSymNode"
+"""What torch.export raises where a trace would hold the branch that the example took."""
 
 Made = TypeVar("Made")
 
@@ -66,7 +70,10 @@ def core_from_torch(model: TorchModel, options: ExportOptions, report: Callable[
     with quiet():
         expected = expected_rows(_reference(picked, model.preprocess), pictures, what=model.name)
     proto = _exported(picked, example, model.name, report)
-    if expected.dtype != np.float32 and not (expected.dtype.kind in "iu" and model.task is Task.SEGMENT):
+    is_mask = model.task is Task.SEGMENT and expected.dtype.kind in "iu"
+    if is_mask:
+        check_class_ids(expected)
+    elif expected.dtype != np.float32:
         raise ModelError(f"{model.name} gives {expected.dtype}, vdali needs float32. Give it another output.")
     prune(proto, proto.graph.output[0].name)
     simplify(proto)
@@ -80,6 +87,8 @@ def core_from_torch(model: TorchModel, options: ExportOptions, report: Callable[
         raw_name=proto.graph.output[0].name,
         raw_shape=expected.shape[1:],
         expected=expected,
+        gives=Gives.LABELS if is_mask else Gives.RAW,
+        raw_is_mask=is_mask,
         classes=model.classes,
         label_offset=options.label_offset,
         normalize=options.normalize,
@@ -147,6 +156,11 @@ def _exported(module: torch.nn.Module, example: torch.Tensor, name: str, report:
     program, why_neither = _attempt(lambda: _by_torch_export(module, example))
     if program is not None:
         return program
+    if why_neither.startswith(_DECIDES_ON_VALUES):
+        raise ModelError(
+            f"{name} decides in Python on the values of a tensor, which no graph can follow: {why_neither}. "
+            "Rewrite that with torch.where."
+        )
     if traced is not None:
         report(f"torch.export cannot ({why_neither}): the trace is used, and checked like any other.")
         return traced[0]
