@@ -19,12 +19,12 @@ from hashlib import sha256
 from pathlib import Path
 
 import onnx
-import platformdirs
 
 from ..engine.backends.content import model_content
 from ..engine.errors import ModelError, UsageError
 from ..engine.gpu_probe import probe_gpu
 from ..engine.spec import METADATA_KEY, ModelSpec, Precision
+from ..kernels.cache import cache_folder
 from .plan import BuiltPlan, build_plan
 from .plan_files import LOCK_SUFFIX, TEMPORARY_SUFFIX, locked, write_atomically
 from .plan_key import CONTENT_CHANGED, DIGEST_LETTERS, PlanKey, differences, plan_key, spec_differences
@@ -64,7 +64,7 @@ class _Request:
 
 def default_directory() -> Path:
     """``plans`` in ``VDALI_CACHE``, else in the user's cache folder."""
-    return Path(os.environ.get("VDALI_CACHE") or platformdirs.user_cache_dir("vdali")) / "plans"
+    return cache_folder() / "plans"
 
 
 class PlanCache:

@@ -16,8 +16,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import platformdirs
-
+from . import cache
 from .errors import KernelCompileError
 
 _LOG = logging.getLogger(__name__)
@@ -65,8 +64,7 @@ def nvrtc_version() -> tuple[int, int]:
 
 def cache_folder() -> Path:
     """Folder of the cached cubins: under VDALI_CACHE, else under the user's cache folder."""
-    root = os.environ.get("VDALI_CACHE")
-    return Path(root or platformdirs.user_cache_dir("vdali")) / "kernels"
+    return cache.cache_folder() / "kernels"
 
 
 def _cache_path(source: str, name: str, arch: str, options: Sequence[str], version: tuple[int, int]) -> Path:

@@ -154,14 +154,11 @@ def _disks() -> list[Check]:
 
 
 def _cache_folder() -> str | None:
-    """``VDALI_CACHE`` or the user's cache folder; it need not exist yet."""
-    if folder := os.environ.get("VDALI_CACHE"):
-        return os.path.abspath(folder)
     try:
-        import platformdirs
+        from ...kernels.cache import cache_folder
     except ImportError:
         return None
-    return platformdirs.user_cache_dir("vdali")
+    return os.path.abspath(cache_folder())
 
 
 def _disk(name: str, folder: str, advice: str) -> Check:
