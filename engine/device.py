@@ -1,8 +1,9 @@
 """The device seam: streams, events and buffers, alike on every device.
 
 A stream runs work in order. On the host a stream is a worker thread: ONNX Runtime, libjpeg-turbo and DALI
-release the GIL, so several host streams really run side by side. Nothing outside this module asks which
-device it is on.
+release the GIL, so several host streams really run side by side. On a GPU a stream is such a thread, the
+launcher, and the device's own queue: work that runs on the launcher only starts kernels and copies, which go
+on after it has returned. Nothing outside the device modules asks which of the two it has.
 """
 
 from __future__ import annotations
@@ -15,29 +16,60 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-Work = Callable[[], None]
+Work = Callable[[], object]
+
+Buffer = Any
+"""Memory of one shape and dtype: ``shape``, ``dtype``, ``nbytes``, and ``buffer[:n]`` for its first n rows. On the
+host a NumPy array; what a GPU has offers its address by ``__cuda_array_interface__``."""
 
 
 class Event(Protocol):
-    """A point in a stream; ``wait`` blocks the host until the stream has passed it."""
+    """A point in a stream, passed when all before it is done, on the device too.
 
-    def wait(self, timeout_s: float | None = None) -> bool: ...
+    It belongs to one use: made, recorded once, waited for by any number. ``mark`` says that the work itself has
+    recorded it, ahead of the stream's own ``record``.
+    """
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Block the host until it is passed; False when the time is up. Raises what broke the stream."""
+        ...
+
+    def mark(self) -> None: ...
 
 
 class Stream(Protocol):
-    """Work in order. ``submit`` and ``wait_for`` return at once; ``synchronize`` blocks the host."""
+    """Work in order. All but ``synchronize`` and ``close`` return at once.
+
+    ``is_asynchronous``: what submitted work starts may go on after the work has returned. ``failure`` is what
+    broke the stream, None while it is whole; a broken stream still runs what is submitted, so that nobody waits
+    for ever, and its events pass or raise.
+    """
 
     name: str
+    is_asynchronous: bool
+    failure: BaseException | None
 
-    def submit(self, work: Work) -> None: ...
+    def submit(self, work: Work) -> None:
+        """Run ``work`` on the stream's thread after all before it. It must not raise: nobody waits here for it."""
+        ...
 
-    def record(self) -> Event: ...
+    def new_event(self) -> Event: ...
 
-    def wait_for(self, event: Event) -> None: ...
+    def record(self, event: Event | None = None) -> Event:
+        """The point after all that was submitted so far, in ``event`` unless that is marked by then."""
+        ...
 
-    def synchronize(self) -> None: ...
+    def wait_for(self, event: Event) -> None:
+        """Nothing submitted later starts before ``event`` is passed."""
+        ...
 
-    def close(self) -> None: ...
+    def synchronize(self) -> None:
+        """Block the host until all that was submitted is done. Raises what broke the stream."""
+        ...
+
+    def close(self) -> None:
+        """Finish what was submitted, then end the thread."""
+        ...
 
 
 class Device(Protocol):
@@ -47,7 +79,24 @@ class Device(Protocol):
 
     def new_stream(self, name: str) -> Stream: ...
 
-    def allocate(self, shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]: ...
+    def allocate(self, shape: tuple[int, ...], dtype: DTypeLike) -> Buffer:
+        """Memory of the device, with arbitrary content. Raises DeviceError when there is not enough."""
+        ...
+
+    def allocate_pinned(self, shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
+        """Memory of the host that the device copies from and to by itself."""
+        ...
+
+    def release(self, buffer: Buffer) -> None:
+        """Give back what ``allocate`` or ``allocate_pinned`` gave; nothing may use it any more."""
+        ...
+
+    def copy(self, target: Buffer, source: Buffer, *, stream: Stream) -> None:
+        """Copy all of ``source``, of the same dtype and size, in order with what ``stream`` has started.
+
+        To be called by work that runs on ``stream``.
+        """
+        ...
 
 
 class HostEvent:
@@ -64,13 +113,13 @@ class HostEvent:
 
 
 class HostStream:
-    """Worker thread that runs work in order.
+    """Worker thread that runs work in order; ``failure`` is what the first broken event it waited for raised."""
 
-    Work must not raise: what fails inside is the caller's to catch, since nobody waits here for it.
-    """
+    is_asynchronous = False
 
     def __init__(self, name: str) -> None:
         self.name = name
+        self.failure: BaseException | None = None
         self._queue: SimpleQueue[Work | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
@@ -78,29 +127,36 @@ class HostStream:
     def submit(self, work: Work) -> None:
         self._queue.put(work)
 
-    def record(self) -> HostEvent:
-        event = HostEvent()
+    def new_event(self) -> HostEvent:
+        return HostEvent()
+
+    def record(self, event: Event | None = None) -> Event:
+        event = event or HostEvent()
         self._queue.put(event.mark)
         return event
 
     def wait_for(self, event: Event) -> None:
-        self._queue.put(lambda: _block(event))
+        self._queue.put(lambda: self._block(event))
 
     def synchronize(self) -> None:
         self.record().wait()
+        if self.failure is not None:
+            raise self.failure
 
     def close(self) -> None:
-        """Finish what was submitted, then end the thread."""
         self._queue.put(None)
         self._thread.join()
 
     def _run(self) -> None:
         while (work := self._queue.get()) is not None:
             work()
+            del work  # what it holds must not live until the next one comes
 
-
-def _block(event: Event) -> None:
-    event.wait()
+    def _block(self, event: Event) -> None:
+        try:
+            event.wait()
+        except BaseException as error:  # whoever runs on this stream next has to look
+            self.failure = self.failure or error
 
 
 class HostDevice:
@@ -113,3 +169,13 @@ class HostDevice:
 
     def allocate(self, shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
         return np.empty(shape, dtype)
+
+    def allocate_pinned(self, shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
+        return np.empty(shape, dtype)
+
+    def release(self, buffer: Buffer) -> None:
+        """Nothing to do: an array goes when nobody refers to it."""
+
+    def copy(self, target: Buffer, source: Buffer, *, stream: Stream) -> None:
+        del stream  # its thread is the one that calls
+        np.copyto(target, source, casting="no")

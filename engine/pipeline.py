@@ -17,8 +17,10 @@ from .batch import Batch, Encoded, Failure, Outcome, Rows, Sample
 from .decoders.interface import Decoder
 from .device import Device
 from .errors import InferError, ReadError
-from .scheduler import Lane, Role, Scheduler, Stage
+from .scheduler import Scheduler
 from .sinks.interface import Sink
+from .slots import BufferSpec, allocate_slots
+from .stages import Lane, Role, Stage
 from .tasks import rows_from_outputs
 
 Work = Sequence[Sample | Failure]
@@ -65,15 +67,18 @@ def batches_of(source: Iterable[Sample | Failure], size: int) -> Iterator[Work]:
 def cpu_lane(device: Device, number: int, decoder: Decoder, engine: Engine, batch_size: int) -> Lane:
     """Lane that reads, decodes and infers in turn on one stream: its batch stays in the cache."""
     height, width = engine.spec.preprocess.size
-    buffer = device.allocate((batch_size, height, width, 3), np.uint8)
+    pixels = BufferSpec((batch_size, height, width, 3), np.uint8)
     stream = device.new_stream(f"lane-{number}")
     return Lane(
         streams=dict.fromkeys(Role, stream),
         stages=(
-            Stage("read", Role.IN, read),
-            Stage("decode", Role.IN, lambda work: decode(decoder, work, buffer)),
-            Stage("infer", Role.COMPUTE, lambda batch: infer(engine, batch)),
+            Stage("read", Role.READ, lambda work, _: read(work)),
+            Stage(
+                "decode", Role.IN, lambda work, lease: decode(decoder, work, lease.buffers["pixels"]), takes=("pixels",)
+            ),
+            Stage("infer", Role.COMPUTE, lambda batch, _: infer(engine, batch), frees=("pixels",)),
         ),
+        slots=allocate_slots(device, {"pixels": pixels}, 1),
     )
 
 

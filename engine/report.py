@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from .scheduler import StageTime
+from .stages import StageTime
 
 
 @dataclass(slots=True)

@@ -1,70 +1,26 @@
 """Keeps several batches in flight on the streams of a few lanes and hands results back in input order.
 
-The scheduler knows neither CUDA nor a backend: a lane brings its streams and its stages. A stage of
-another role than the one before waits for an event, so decode, compute and output overlap where they have
-streams of their own, and take turns where one stream (a CPU lane) serves all.
+The scheduler knows neither CUDA nor a backend: a lane brings its streams, its stages and its slots. Stages on
+different streams are tied by events, so decode, compute and output overlap where they have streams of their own, and
+take turns where one stream (a CPU lane) serves all.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
-from enum import StrEnum
-from queue import Empty, SimpleQueue
-from typing import Any
+from collections.abc import Generator, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from queue import SimpleQueue
+from typing import Any, Protocol
 
 from .device import Stream
-
-
-class Role(StrEnum):
-    """What a stream is for."""
-
-    IN = "in"
-    COMPUTE = "compute"
-    OUT = "out"
+from .slots import Lease, Slot
+from .stages import Lane, StageTime, Step, steps_of
 
 
 @dataclass(slots=True)
-class StageTime:
-    """Seconds spent in one stage of one lane: on the wall clock and on the CPU of the calling thread."""
-
-    wall_s: float = 0.0
-    cpu_s: float = 0.0
-    calls: int = 0
-
-
-@dataclass(slots=True)
-class Stage:
-    """One step of a batch. ``work`` takes the value of the step before and returns the next one."""
-
-    name: str
-    role: Role
-    work: Callable[[Any], Any]
-    time: StageTime = field(default_factory=StageTime)
-
-    def run(self, value: Any) -> Any:
-        wall, cpu = time.perf_counter(), time.thread_time()
-        try:
-            return self.work(value)
-        finally:
-            self.time.wall_s += time.perf_counter() - wall
-            self.time.cpu_s += time.thread_time() - cpu
-            self.time.calls += 1
-
-
-@dataclass(frozen=True, slots=True)
-class Lane:
-    """Streams by role and the stages that run on them; batches of one lane never overtake each other."""
-
-    streams: Mapping[Role, Stream]
-    stages: Sequence[Stage]
-
-
-@dataclass(slots=True)
-class _Ticket:
-    """One batch in flight."""
+class Ticket:
+    """One batch in flight: its place in the input, its lane, what it is by now, or what went wrong."""
 
     number: int
     lane: int
@@ -72,29 +28,50 @@ class _Ticket:
     error: BaseException | None = None
 
 
+class TicketQueue(Protocol):
+    """Where finished tickets wait for the thread that runs the scheduler."""
+
+    def put(self, ticket: Ticket) -> None: ...
+
+    def get(self) -> Ticket: ...
+
+    def empty(self) -> bool: ...
+
+
 class Scheduler:
     """Runs batches over lanes.
 
-    ``depth`` is the number of batches in flight per lane; with 2, a lane finds its next batch waiting.
-    ``max_ahead`` bounds how many batches may be unfinished or waiting for an earlier one, and with it
-    the memory.
+    ``depth`` is the number of batches in flight per lane; with 2, a lane finds its next batch waiting. A depth beyond
+    the lane's slots lets a batch begin as soon as the buffer it needs is free, before the last user of its slot is
+    finished. ``max_ahead`` bounds how many batches may be unfinished or waiting for an earlier one, and with it the
+    memory. ``finished`` stands in for the queue of a real machine where time is simulated.
     """
 
-    def __init__(self, lanes: Sequence[Lane], *, depth: int = 2, max_ahead: int | None = None) -> None:
+    def __init__(
+        self,
+        lanes: Sequence[Lane],
+        *,
+        depth: int = 2,
+        max_ahead: int | None = None,
+        finished: TicketQueue | None = None,
+    ) -> None:
         self._lanes = lanes
+        self._steps = [steps_of(lane) for lane in lanes]
         self._depth = depth
         self._free = [depth] * len(lanes)
+        self._turns = [0] * len(lanes)
         self._max_ahead = max_ahead if max_ahead is not None else 4 * depth * len(lanes)
-        self._finished: SimpleQueue[_Ticket] = SimpleQueue()
+        self._finished: TicketQueue = finished or SimpleQueue[Ticket]()
         self._stopped = False
+        self._closed = False
 
-    def run(self, batches: Iterable[Any]) -> Generator[Any, None, None]:
+    def run(self, batches: Iterable[Any]) -> Generator[Any]:
         """Results in the order of ``batches``.
 
         An exception that a stage raised is raised here when its batch's turn comes, after every earlier
         result. Closing the generator drops what has not begun.
         """
-        waiting: dict[int, _Ticket] = {}
+        waiting: dict[int, Ticket] = {}
         submitted = yielded = 0
         try:
             for batch in batches:
@@ -103,7 +80,7 @@ class Scheduler:
                     while yielded in waiting:
                         yield _result(waiting.pop(yielded))
                         yielded += 1
-                self._submit(_Ticket(submitted, self._freest_lane(), batch))
+                self._submit(Ticket(submitted, self._freest_lane(), batch))
                 submitted += 1
             while yielded < submitted:
                 while yielded not in waiting:
@@ -114,11 +91,13 @@ class Scheduler:
             self._drain()
 
     def close(self) -> None:
-        """Let running work end, then close the streams."""
-        self._stopped = True
+        """Let running work end, then close the streams and give the slots' memory back."""
+        self._stopped = self._closed = True
+        for stream in self._streams():
+            stream.close()
         for lane in self._lanes:
-            for stream in dict.fromkeys(lane.streams.values()):
-                stream.close()
+            for slot in lane.slots:
+                slot.close()
 
     def times(self) -> dict[str, StageTime]:
         """Time per stage name, summed over lanes."""
@@ -137,49 +116,83 @@ class Scheduler:
     def _freest_lane(self) -> int:
         return max(range(len(self._lanes)), key=self._free.__getitem__)
 
-    def _submit(self, ticket: _Ticket) -> None:
-        lane = self._lanes[ticket.lane]
+    def _submit(self, ticket: Ticket) -> None:
         self._free[ticket.lane] -= 1
-        stream: Stream | None = None
-        for stage in lane.stages:
-            following = lane.streams[stage.role]
-            if stream is not None and following is not stream:
-                following.wait_for(stream.record())
-            stream = following
-            stream.submit(lambda stage=stage: self._step(ticket, stage))  # type: ignore[misc]
-        assert stream is not None, "a lane has at least one stage"
-        stream.submit(lambda: self._finished.put(ticket))
+        slot = self._next_slot(ticket.lane)
+        lease = Lease(slot.buffers if slot else {})
+        steps = self._steps[ticket.lane]
+        before: Stream | None = None
+        for step in steps:
+            if before is not None and before is not step.stream:
+                step.stream.wait_for(before.record())
+            if slot is not None and (step.takes or step.frees):
+                self._submit_step(ticket, step, lease, slot)
+            else:
+                step.stream.submit(partial(self._run, ticket, step, lease))
+            before = step.stream
 
-    def _step(self, ticket: _Ticket, stage: Stage) -> None:
-        if self._stopped or ticket.error is not None:
-            return
-        try:
-            ticket.value = stage.run(ticket.value)
-        except BaseException as error:  # the caller's thread raises it
-            ticket.error = error
+    def _submit_step(self, ticket: Ticket, step: Step, lease: Lease, slot: Slot) -> None:
+        """A step that waits for buffers, or that others wait for."""
+        for name in step.takes:
+            if name in slot.freed:
+                step.stream.wait_for(slot.freed[name])
+        freed = {name: step.stream.new_event() for name in step.frees}
+        lease.freed.update(freed)
+        step.stream.submit(partial(self._run, ticket, step, lease))
+        for name, event in freed.items():
+            slot.freed[name] = step.stream.record(event)
 
-    def _collect(self, waiting: dict[int, _Ticket]) -> None:
+    def _next_slot(self, lane: int) -> Slot | None:
+        slots = self._lanes[lane].slots
+        if not slots:
+            return None
+        self._turns[lane] += 1
+        return slots[self._turns[lane] % len(slots)]
+
+    def _run(self, ticket: Ticket, step: Step, lease: Lease) -> None:
+        for stage in step.stages:
+            if ticket.error is None:
+                ticket.error = step.stream.failure
+            if self._stopped or ticket.error is not None:
+                break
+            try:
+                ticket.value = stage.run(ticket.value, lease)
+            except BaseException as error:  # the caller's thread raises it
+                ticket.error = error
+        if step is self._steps[ticket.lane][-1]:
+            self._finished.put(ticket)
+
+    def _collect(self, waiting: dict[int, Ticket]) -> None:
         ticket = self._finished.get()
         self._free[ticket.lane] += 1
         waiting[ticket.number] = ticket
 
     def _drain(self) -> None:
-        """Wait until no lane works on a batch of this run: its buffers may then be freed.
-
-        Streams are asked, not counts: Ctrl-C may come between taking a ticket and counting it.
+        """Wait until no stream works on a batch of this run, however far its submission came: an interrupt may fall
+        between any two instructions, so the streams are asked, not a count of tickets.
         """
+        if self._closed:
+            return
         self._stopped = True
-        for lane in self._lanes:
-            for stream in dict.fromkeys(lane.streams.values()):
+        for stream in self._streams():
+            try:
                 stream.synchronize()
-        with suppress(Empty):
-            while True:
-                self._finished.get_nowait()
+            except Exception:  # noqa: S112 - it broke while a batch was on it, and that batch has told
+                continue
+        while not self._finished.empty():
+            self._finished.get()
         self._free = [self._depth] * len(self._lanes)
+        for lane in self._lanes:
+            for slot in lane.slots:
+                slot.freed.clear()
         self._stopped = False
 
+    def _streams(self) -> Iterable[Stream]:
+        """Each stream once, although roles and lanes may share it."""
+        return dict.fromkeys(stream for lane in self._lanes for stream in lane.streams.values())
 
-def _result(ticket: _Ticket) -> Any:
+
+def _result(ticket: Ticket) -> Any:
     if ticket.error is not None:
         raise ticket.error
     return ticket.value

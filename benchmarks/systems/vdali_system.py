@@ -12,7 +12,7 @@ from ...engine.backends.load import load_engine
 from ...engine.batch import Failure, Rows, Sample
 from ...engine.lanes import LaneOptions, make_scheduler
 from ...engine.pipeline import run
-from ...engine.scheduler import StageTime
+from ...engine.stages import StageTime
 
 
 class MemorySink:

@@ -5,23 +5,32 @@ import threading
 import time
 
 import pytest
-
 from vdali.engine.device import HostDevice, HostStream
-from vdali.engine.scheduler import Lane, Role, Scheduler, Stage
+from vdali.engine.scheduler import Scheduler
+from vdali.engine.stages import Lane, Role, Stage
+
+DEVICE_ROLES = (Role.IN, Role.COMPUTE, Role.OUT)
+
+
+def alone(work):
+    """A stage's work that uses no buffer."""
+    return lambda value, _lease: work(value)
 
 
 def one_stream_lanes(count: int, *works) -> list[Lane]:
     lanes = []
     for number in range(count):
         stream = HostDevice().new_stream(f"lane-{number}")
-        stages = [Stage(f"stage-{i}", Role.IN, work) for i, work in enumerate(works)]
+        stages = [Stage(f"stage-{i}", Role.IN, alone(work)) for i, work in enumerate(works)]
         lanes.append(Lane(dict.fromkeys(Role, stream), stages))
     return lanes
 
 
 def pipelined_lane(decode, compute, output) -> Lane:
-    streams = {role: HostStream(role.value) for role in Role}
-    return Lane(streams, [Stage(r.value, r, w) for r, w in zip(Role, (decode, compute, output), strict=True)])
+    streams = {role: HostStream(role.value) for role in DEVICE_ROLES}
+    return Lane(
+        streams, [Stage(r.value, r, alone(w)) for r, w in zip(DEVICE_ROLES, (decode, compute, output), strict=True)]
+    )
 
 
 @pytest.mark.parametrize(("lanes", "depth"), [(1, 1), (1, 2), (2, 2), (3, 1), (4, 3)])
@@ -84,12 +93,11 @@ def test_an_error_is_raised_when_its_turn_comes_and_not_before():
         return value
 
     scheduler = Scheduler(one_stream_lanes(3, work), depth=2)
-    seen = []
+    results = scheduler.run(range(50))
+    assert [next(results) for _ in range(5)] == [0, 1, 2, 3, 4]
     with pytest.raises(ValueError, match="five"):
-        for value in scheduler.run(range(50)):
-            seen.append(value)
+        next(results)
     scheduler.close()
-    assert seen == [0, 1, 2, 3, 4]
 
 
 def test_closing_early_leaves_no_work_running_and_the_scheduler_usable():
@@ -161,3 +169,11 @@ def test_times_are_summed_by_stage_name():
     assert times["stage-0"].calls == 10
     assert times["stage-0"].wall_s >= 0.01
     assert times["stage-0"].cpu_s < times["stage-0"].wall_s
+
+
+def test_closing_the_scheduler_under_a_run_that_nobody_ended_hangs_neither_then_nor_later():
+    scheduler = Scheduler(one_stream_lanes(2, lambda v: v), depth=2)
+    results = scheduler.run(range(1000))
+    assert next(results) == 0
+    scheduler.close()
+    results.close()
