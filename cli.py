@@ -35,9 +35,12 @@ class ErrorsToMessages(click.Group):
         except KeyboardInterrupt:
             click.echo("vdali: interrupted. Run the same command again to go on.", err=True)
             context.exit(INTERRUPTED)
-        except BrokenPipeError:
-            # the reader of stdout went away; a second error at exit would only repeat that
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        except OSError as error:
+            if sys.stdout is not None:
+                # where stdout went away or is full, a second error at exit would only repeat that
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            if not isinstance(error, BrokenPipeError):
+                click.echo(f"vdali: {error}. Mend that, then run the same command again.", err=True)
             context.exit(1)
 
 

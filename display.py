@@ -20,17 +20,17 @@ LINE_INTERVAL_S = 10.0
 
 
 class ProgressDisplay:
-    """Bar on a terminal, otherwise one plain line every ``interval_s`` seconds."""
+    """Bar on a terminal, otherwise one plain line every ``interval_s`` seconds; nothing where stderr is closed."""
 
     def __init__(self, *, stream: TextIO | None = None, interval_s: float = LINE_INTERVAL_S) -> None:
-        self._stream = stream if stream is not None else sys.stderr
+        self._stream: TextIO | None = stream if stream is not None else sys.stderr
         self._interval_s = interval_s
         self._shown_s = time.monotonic()
         self._bar: Bar | None = None
         self._task = 0
 
     def __enter__(self) -> Self:
-        if self._stream.isatty():
+        if self._stream is not None and self._stream.isatty():
             self._bar = Bar(
                 SpinnerColumn(),
                 BarColumn(),
@@ -56,7 +56,7 @@ class ProgressDisplay:
             self._bar.update(self._task, completed=done, total=progress.total, state=line_of(progress))  # type: ignore[arg-type]
             return
         now = time.monotonic()
-        if now - self._shown_s >= self._interval_s:
+        if self._stream is not None and now - self._shown_s >= self._interval_s:
             self._shown_s = now
             print(line_of(progress), file=self._stream, flush=True)
 

@@ -59,7 +59,7 @@ def run(options: RunOptions, *, on_progress: Callable[[Progress], None] | None =
 
     Raises the errors of ``engine.errors``; whatever ends a run, all that was written is committed.
     """
-    _refuse_out_in_input(options)
+    _check_out(options)
     loaded = load_engine(options.model, device=options.device, threads=options.lanes.threads)
     with closing(loaded.engine):
         _check_precision(loaded, options)
@@ -159,7 +159,15 @@ def _check_precision(loaded: LoadedEngine, options: RunOptions) -> None:
         )
 
 
-def _refuse_out_in_input(options: RunOptions) -> None:
+def _check_out(options: RunOptions) -> None:
+    """Raise UsageError for an output folder that Parquet readers could not open, or that a later run would read."""
+    try:
+        os.fspath(options.out).encode()
+    except UnicodeEncodeError:
+        raise UsageError(
+            f"The output folder {options.out!r} has a name that is not UTF-8, which Parquet readers cannot open. "
+            "Choose another name."
+        ) from None
     out = os.path.realpath(options.out)
     for name in options.inputs:
         folder = os.path.realpath(name)
