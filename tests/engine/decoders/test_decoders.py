@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import resource
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -212,6 +213,16 @@ def test_tiny_and_extreme_pictures_decode_everywhere(spec_name):
         batch = decode(name, SPECS[spec_name], files)
         for row, decoded in enumerate(batch.decoded):
             assert mean_difference(batch.pixels[row], reference.pixels[row]) <= 0.5, (decoded.id, name)
+
+
+@decoders
+def test_lanes_side_by_side_give_what_one_lane_gives(name):
+    spec = SPECS["shorter bicubic"]
+    files = [encode(photo(120 + 9 * i, 100, seed=i), "PNG" if i % 5 == 0 else "JPEG") for i in range(24)]
+    wanted = decode(name, spec, files).pixels
+    with ThreadPoolExecutor(3) as pool:
+        for batch in pool.map(lambda _: decode(name, spec, files), range(6)):
+            assert np.array_equal(batch.pixels, wanted)
 
 
 @decoders

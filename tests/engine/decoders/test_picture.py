@@ -120,7 +120,7 @@ def test_pixels_without_an_agreed_white_are_refused(data):
     assert failure(data).kind == "unsupported"
 
 
-@pytest.mark.parametrize("kind", ["GIF", "WEBP", "PNG", "TIFF", "AVIF"])
+@pytest.mark.parametrize("kind", ["GIF", "WEBP", "PNG", "TIFF", "AVIF", "MPO"])
 def test_the_first_frame_is_taken(kind):
     frames = [Image.new("RGB", (32, 24), colour) for colour in ((200, 30, 30), (30, 200, 30), (30, 30, 200))]
     data = encode(frames[0], kind, save_all=True, append_images=frames[1:])
