@@ -12,8 +12,9 @@ from ..errors import InputNotFoundError, UsageError
 from .files import is_retryable, read_first_bytes, reason_of
 from .ids import id_from_bytes, member_id, shown
 from .list_rows import Columns, ListRow, csv_rows, json_rows, text_rows
-from .location import DEFAULT_URL_OPTIONS, UrlOptions, is_url, reader_of
+from .location import is_url, reader_of
 from .sniff import extension_of
+from .url_options import DEFAULT_URL_OPTIONS, UrlOptions
 
 LIST_EXTENSIONS = frozenset([b"txt", b"lst", b"csv", b"tsv", b"jsonl", b"ndjson"])
 

@@ -5,28 +5,12 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 
 from .files import read_file
+from .url_options import UrlOptions
 
 _URL = re.compile(rb"[A-Za-z][A-Za-z0-9+.-]*://")
-
-
-@dataclass(frozen=True, slots=True)
-class UrlOptions:
-    """Bounds of one download: ``deadline_s`` is for all of it, retries and redirects included.
-
-    ``max_redirects`` and ``retries`` count per download; only what may pass by itself is retried.
-    """
-
-    deadline_s: float = 30.0
-    max_bytes: int = 256 << 20
-    max_redirects: int = 5
-    retries: int = 2
-
-
-DEFAULT_URL_OPTIONS = UrlOptions()
 
 
 def is_url(location: bytes) -> bool:

@@ -17,12 +17,12 @@ from .interface import Source
 from .kind import PARQUET_ENDINGS, TAR_ENDINGS, SourceKind, kind_of_input
 from .limit import LimitSource
 from .list import ListSource
-from .location import DEFAULT_URL_OPTIONS, UrlOptions
 from .paths import PathsSource
 from .pattern import Pattern
 from .shard import Shard, ShardSource
 from .tar import TarSource
 from .unique import UniqueSource
+from .url_options import DEFAULT_URL_OPTIONS, UrlOptions
 
 if TYPE_CHECKING:
     from .parquet import ParquetSource

@@ -24,7 +24,8 @@ from .columns import (
 )
 from .files import is_retryable, reason_of
 from .ids import id_from_bytes, member_id, shown
-from .location import DEFAULT_URL_OPTIONS, UrlOptions, reader_of
+from .location import reader_of
+from .url_options import DEFAULT_URL_OPTIONS, UrlOptions
 
 IMAGE_COLUMNS = ("image", "img", "image_bytes", "bytes", "jpg", "jpeg", "png", "webp", "content", "data")
 """Names that are looked at first for encoded images; a single column of bytes is taken whatever its name."""

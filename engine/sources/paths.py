@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 
 from ..batch import Failure, Sample
 from .ids import id_from_bytes, shown
-from .location import DEFAULT_URL_OPTIONS, UrlOptions, reader_of
+from .location import reader_of
+from .url_options import DEFAULT_URL_OPTIONS, UrlOptions
 
 
 class PathsSource:

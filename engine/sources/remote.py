@@ -8,7 +8,7 @@ from ..errors import ReadError
 from .deadline import Deadline
 from .files import is_retryable, kind_of, reason_of
 from .ids import shown
-from .location import UrlOptions
+from .url_options import UrlOptions
 
 
 def read_remote(url: str, options: UrlOptions) -> bytes:

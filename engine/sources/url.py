@@ -12,7 +12,7 @@ from ..errors import ReadError
 from .connect import Connection
 from .deadline import Deadline
 from .ids import shown
-from .location import UrlOptions
+from .url_options import UrlOptions
 
 _REDIRECTS = frozenset([301, 302, 303, 307, 308])
 _RETRYABLE_STATUS = frozenset([408, 425, 429])

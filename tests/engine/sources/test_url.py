@@ -18,9 +18,10 @@ from vdali.engine.batch import Sample
 from vdali.engine.errors import ReadError
 from vdali.engine.sources import connect
 from vdali.engine.sources.list import ListSource
-from vdali.engine.sources.location import UrlOptions, is_url
+from vdali.engine.sources.location import is_url
 from vdali.engine.sources.open import open_source
 from vdali.engine.sources.url import read_url
+from vdali.engine.sources.url_options import UrlOptions
 
 PICTURE = b"\xff\xd8\xff\xe0" + bytes(range(256)) * 400
 QUICK = UrlOptions(deadline_s=1.0, max_bytes=1 << 20, max_redirects=3, retries=0)
