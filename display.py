@@ -10,9 +10,8 @@ from types import TracebackType
 from typing import Self, TextIO
 
 from rich.console import Console
-from rich.progress import BarColumn, ProgressColumn, SpinnerColumn, Task, TextColumn
+from rich.progress import BarColumn, SpinnerColumn, TextColumn
 from rich.progress import Progress as Bar
-from rich.text import Text
 
 from .engine.report import Progress, RunReport
 
@@ -33,9 +32,8 @@ class ProgressDisplay:
         if self._stream is not None and self._stream.isatty():
             self._bar = Bar(
                 SpinnerColumn(),
-                BarColumn(),
-                _StateColumn(),
-                TextColumn(""),
+                BarColumn(bar_width=12),
+                TextColumn("{task.fields[state]}", markup=False),
                 console=Console(file=self._stream),
                 transient=True,
                 refresh_per_second=4,
@@ -59,11 +57,6 @@ class ProgressDisplay:
         if self._stream is not None and now - self._shown_s >= self._interval_s:
             self._shown_s = now
             print(line_of(progress), file=self._stream, flush=True)
-
-
-class _StateColumn(ProgressColumn):
-    def render(self, task: Task) -> Text:
-        return Text(str(task.fields.get("state", "")))
 
 
 def line_of(progress: Progress) -> str:
