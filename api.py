@@ -77,6 +77,7 @@ def run_options(
     """
     from .engine.decoders.interface import DEFAULT_MAX_PIXELS, DecodeMode, DecodeOptions, Truncated
     from .engine.decoders.make import DecoderName
+    from .engine.errors import UsageError
     from .engine.job import RunOptions
     from .engine.lanes import LaneOptions
     from .engine.preprocess import Exif
@@ -106,6 +107,11 @@ def run_options(
     source, total_from, names = _sources(inputs, words)
     lane_options = LaneOptions(word(DecoderName, decoder, "decoder"), decoding, batch_size, lanes, threads, micro_batch)
     wanted_task = word(Task, task, "task") if task is not None else None
+    if (task or normalize) and Path(model).suffix == ".onnx":
+        raise UsageError(
+            f"--task and --normalize are for models given by name; {os.fspath(model)} has its own task and output. "
+            "Leave them out, or export the model again with them."
+        )
     return RunOptions(
         model=resolve_model(os.fspath(model), precision=wanted, task=wanted_task, normalize=normalize, report=report),
         source=source,
