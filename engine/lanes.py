@@ -31,6 +31,12 @@ class LaneOptions:
     threads: int = 1
     micro_batch: int | None = None
 
+    def __post_init__(self) -> None:
+        if self.micro_batch is not None and self.micro_batch > self.batch_size:
+            raise UsageError(
+                f"A micro-batch of {self.micro_batch} does not fit in a batch of {self.batch_size}. Raise --batch-size."
+            )
+
 
 @dataclass(frozen=True, slots=True)
 class LanePlan:
@@ -45,10 +51,6 @@ class LanePlan:
 def make_scheduler(engine: Engine, options: LaneOptions, preprocess: Preprocess) -> tuple[Scheduler, LanePlan]:
     """Scheduler with one lane per usable CPU, each with a decoder of its own, all sharing ``engine``."""
     micro_batch = options.micro_batch or min(options.batch_size, CACHE_MICRO_BATCH)
-    if micro_batch > options.batch_size:
-        raise UsageError(
-            f"A micro-batch of {micro_batch} does not fit in a batch of {options.batch_size}. Raise --batch-size."
-        )
     count = options.lanes or max(1, cpu_allowance().threads // options.threads)
 
     def new_decoder() -> Decoder:
