@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 import pytest
 from vdali.engine import telemetry as telemetry_module
 from vdali.engine.errors import UsageError
-from vdali.engine.scheduler import StageTime
+from vdali.engine.stages import StageTime
 from vdali.engine.telemetry import TELEMETRY_FILE, Counts, Telemetry, TelemetryOptions
 from vdali.engine.telemetry_file import TelemetryFile, read_telemetry
 from vdali.engine.telemetry_gpu import open_gpu_sampler
