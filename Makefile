@@ -7,6 +7,9 @@ SOURCES := $(shell git ls-files '*.py' 2>/dev/null)
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test lint engines bench format clean
+MODELS ?= efficientnet_lite0 timm/mobilenetv3_small_100 timm/resnet50 timm/vit_small_patch16_224
+PRECISIONS ?= fp32,fp16,int8
+TARGETS ?=
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -24,6 +27,9 @@ lint: $(VENV)/test.done  ## format check, lint, types, import rules
 	mkdir -p $(VENV)/types && ln -sfn ../.. $(VENV)/types/vdali
 	cd $(VENV)/types && ../bin/mypy --config-file ../../pyproject.toml -p vdali
 	$(BIN)/lint-imports --no-cache
+
+engines: $(VENV)/engines.done  ## export MODELS at PRECISIONS, judge each on real pictures, build TensorRT plans
+	$(BIN)/vdali engines make $(MODELS) --precisions $(PRECISIONS) $(if $(TARGETS),--target $(TARGETS)) $(if $(IMAGES),--images $(IMAGES))
 
 bench: $(VENV)/test.done  ## measure against a plain PyTorch loop, stage by stage
 	$(BIN)/python -m vdali.benchmarks
@@ -46,6 +52,11 @@ $(VENV)/torch.done: constraints.txt | $(VENV)/bin/python
 
 $(VENV)/demo.done: pyproject.toml constraints.txt $(VENV)/torch.done
 	$(PIP) --editable '.[demo]'
+	touch $@
+
+$(VENV)/engines.done: $(VENV)/demo.done
+	$(BIN)/python -c 'import importlib.util as u, sys; sys.exit(not (u.find_spec("tensorrt") or u.find_spec("tensorrt_rtx")))' \
+		|| $(PIP) --editable '.[rtx]'
 	touch $@
 
 $(VENV)/test.done: pyproject.toml constraints.txt $(VENV)/torch.done

@@ -15,7 +15,8 @@ from typing import Any, TypeVar
 
 import click
 
-from .cli_models import build, engines, export
+from .cli_engines import engines
+from .cli_models import build, export, validate
 from .engine.errors import UsageError, VdaliError
 from .engine.version import __version__
 
@@ -208,5 +209,6 @@ def doctor(as_json: bool) -> None:
 
 
 main.add_command(export)
+main.add_command(validate)
 main.add_command(build)
 main.add_command(engines)

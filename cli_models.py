@@ -1,4 +1,4 @@
-"""Commands about models: export to ONNX, build plans, look after the cache of plans."""
+"""Commands about one model: export to ONNX, validate a precision, build a plan."""
 
 from __future__ import annotations
 
@@ -35,7 +35,11 @@ import click
     "--label-offset", type=click.IntRange(0), default=0, help="Leading logits to drop (1: class 0 is background)."
 )
 @click.option("--normalize", is_flag=True, help="L2-normalise embeddings inside the graph.")
-def export(model: str, out: Path, **options: Any) -> None:
+@click.option("-p", "--precision", default="fp32", show_default=True, help="fp32, tf32, fp16, bf16, int8 or int8+fp16.")
+@click.option(
+    "--calibrate", multiple=True, metavar="IMAGES", help="Images that another precision is made and judged on."
+)
+def export(model: str, out: Path, precision: str, calibrate: tuple[str, ...], **options: Any) -> None:
     """Write MODEL as an ONNX file that holds its own pre- and post-processing, and compare it with its source.
 
     MODEL is efficientnet_lite0, timm/NAME, torchvision/NAME, package.module:factory, or a plain FILE.onnx.
@@ -43,11 +47,57 @@ def export(model: str, out: Path, **options: Any) -> None:
     \b
     Exit status: 0 written, 2 usage, 4 a package is missing, 5 the model cannot be exported or does not agree.
     """
-    from .export.model import export_model
+    from .engine.spec import Precision
+    from .engine.words import word
+    from .export.at_precision import export_at_precision
     from .export.words import options_from_words
 
-    spec = export_model(model, out, options_from_words(**options), _say)
-    click.echo(f"{out}: {spec.name}, {spec.task}, {spec.precision}, weights {spec.weights}", err=True)
+    wanted = word(Precision, precision, "precision")
+    spec = export_at_precision(model, out, options_from_words(**options), wanted, list(calibrate) or None, _say)
+    _say(f"{out}: {spec.name}, {spec.task}, {spec.precision}, weights {spec.weights}")
+
+
+@click.command()
+@click.argument("model")
+@click.argument("images", nargs=-1, metavar="[IMAGES]...")
+@click.option("-p", "--precision", required=True, help="Precision to judge: fp16, int8, ...")
+@click.option("--reference", help="fp32 file to compare with, where MODEL is a file at another precision already.")
+@click.option("--limit", type=click.IntRange(1), default=512, show_default=True, help="Most pictures to judge on.")
+@click.option("--cosine-min", type=float, help="Least cosine of any picture.")
+@click.option("--cosine-p1", type=float, help="Least first percentile of the cosines.")
+@click.option("--cosine-median", type=float, help="Least median of the cosines.")
+@click.option("--top1", type=float, help="Least share of pictures with the same best class.")
+@click.option("--iou-min", type=float, help="Least mask IoU of any picture.")
+@click.option("--iou-mean", type=float, help="Least mean mask IoU.")
+@click.option("--norm-difference-max", type=float, help="Greatest relative difference of a vector's length.")
+@click.option("--json", "as_json", is_flag=True, help="Print the agreement as one JSON document on stdout.")
+def validate(
+    model: str,
+    images: tuple[str, ...],
+    precision: str,
+    reference: str | None,
+    limit: int,
+    as_json: bool,
+    **limits: float | None,
+) -> None:
+    """Compare MODEL at a precision with its fp32 self on IMAGES (default: the demo photos), picture by picture.
+
+    \b
+    Exit status: 0 good enough, 3 no usable image, 5 refused: the worst picture and its value are named.
+    """
+    from .engine.spec import Precision
+    from .engine.words import word
+    from .export.at_precision import validate_precision
+
+    wanted = word(Precision, precision, "precision")
+    agreement = validate_precision(
+        model, wanted, list(images) or None, reference=reference, picture_limit=limit, limits=limits, report=_say
+    )
+    _say(f"good enough: {agreement}, on {agreement.pictures} pictures in batches of {agreement.batches}")
+    for respect, worst in agreement.worst.items():
+        _say(f"  worst {respect}: {worst.id}: {worst.found}")
+    if as_json:
+        click.echo(json.dumps(agreement.to_json()))
 
 
 @click.command()
@@ -82,58 +132,6 @@ def build(model: str, precision: str, out: Path | None, flavour: str, as_json: b
         copy_plan(plan.path, out)
     if as_json:
         click.echo(plan.sidecar.dumps())
-
-
-@click.group()
-def engines() -> None:
-    """Look after the cache of TensorRT plans."""
-
-
-@engines.command()
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout.")
-def ls(as_json: bool) -> None:
-    """List the plans in the cache, most recently used first."""
-    from .export.plan_cache import PlanCache
-
-    cache = PlanCache()
-    entries = cache.ls()
-    if as_json:
-        click.echo(json.dumps([{"plan": str(entry.plan), "stored_bytes": entry.stored_bytes} for entry in entries]))
-        return
-    for entry in entries:
-        click.echo(f"{entry.plan.name}  {entry.stored_bytes / 2**20:.1f} MiB  {entry.sidecar or 'no readable sidecar'}")
-    _say(f"{len(entries)} plans in {cache.directory}")
-
-
-@engines.command()
-def verify() -> None:
-    """Read every plan in the cache and tell which are damaged; status 5 if any is."""
-    from .engine.errors import ModelError
-    from .export.plan_cache import PlanCache
-
-    verdicts = PlanCache().verify()
-    for verdict in verdicts:
-        click.echo(f"{verdict.entry.plan.name}  {verdict.problem or 'ok'}")
-    bad = sum(bool(verdict.problem) for verdict in verdicts)
-    if bad:
-        raise ModelError(
-            f"{bad} of {len(verdicts)} plans are damaged. They are rebuilt when used; `vdali engines gc` drops them."
-        )
-
-
-@engines.command()
-@click.option("--keep", type=click.IntRange(0), help="Plans of each model and precision that stay.")
-@click.option("--max-bytes", type=click.IntRange(0), help="Bytes that all plans together may take.")
-@click.option("--older-than-days", type=click.FloatRange(0), help="Days without use after which a plan goes.")
-def gc(keep: int | None, max_bytes: int | None, older_than_days: float | None) -> None:
-    """Delete damaged plans, leftovers, and what the options say."""
-    from .export.plan_cache import PlanCache
-
-    seconds = older_than_days * 86_400 if older_than_days is not None else None
-    removed = PlanCache().gc(keep=keep, max_bytes=max_bytes, older_than_s=seconds)
-    for entry in removed:
-        click.echo(entry.plan.name)
-    _say(f"{len(removed)} plans deleted, {sum(entry.stored_bytes for entry in removed) / 2**20:.1f} MiB freed")
 
 
 class _Throttled:

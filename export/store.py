@@ -18,14 +18,12 @@ from ..engine.errors import ModelError
 from ..engine.spec import METADATA_KEY, SPEC_VERSION, ModelSpec, Precision, Task
 from ..engine.version import __version__
 from ..kernels.cache import cache_folder
-from .options import ExportOptions
+from .options import PRETRAINED, ExportOptions
 from .plan_files import LOCK_SUFFIX, locked
 from .sources import DEMO_MODEL
 
 GRAPH_VERSION = 1
 """Counts the changes of what an export writes: raised, it makes every cached model stale."""
-
-PRECISIONS = (Precision.FP32,)
 
 _KEY_LETTERS = 8
 _FAMILIES = ("timm", "torchvision")
@@ -62,28 +60,35 @@ def resolve_model(
     precision: Precision,
     task: Task | None = None,
     normalize: bool = False,
+    weights: str = PRETRAINED,
     cache_dir: Path | None = None,
     report: Report | None = None,
 ) -> Path:
-    """File of ``model``: an ONNX path as it is; a name from the cache, exported into it on first use.
+    """File of ``model`` at ``precision``: from the cache, exported or converted into it on first use.
 
-    Names are ``efficientnet_lite0``, ``timm/NAME`` and ``torchvision/NAME``, with pretrained weights. ``cache_dir``
-    stands for VDALI_CACHE, or the user's cache folder. Raises ModelError for a missing file, an unknown name and a
-    precision that no export writes, UsageError for options that do not fit, and what ``export_model`` raises.
+    An ONNX file that already is at ``precision`` is taken as it is; an fp32 one is converted. Names are
+    ``efficientnet_lite0``, ``timm/NAME`` and ``torchvision/NAME``. ``cache_dir`` stands for VDALI_CACHE, or the user's
+    cache folder. Raises ModelError for a missing file and an unknown name, AgreementError when the gate refuses the
+    precision, UsageError for options that do not fit, and what ``export_model`` raises.
     """
+    report = report or _silent
+    fp32 = _fp32_file(model, ExportOptions(task=task, normalize=normalize, weights=weights), cache_dir, report)
+    if precision is Precision.FP32:
+        return fp32
+    from .precision_store import resolve_precision
+
+    return resolve_precision(fp32, precision, report=report, cache_dir=cache_dir)
+
+
+def _fp32_file(model: str, options: ExportOptions, cache_dir: Path | None, report: Report) -> Path:
+    """An ONNX file as it is, whatever its precision; a name's fp32 file."""
     path = Path(model)
     if path.suffix == ".onnx":
         if not path.is_file():
             raise ModelError(f"There is no model file {model}. Known names are {_names()}.")
         return path
     _check_name(model)
-    if precision not in PRECISIONS:
-        known = ", ".join(PRECISIONS)
-        raise ModelError(
-            f"Models by name exist at precision {known}, not {precision}. Use --precision {PRECISIONS[0]}."
-        )
-    request = _Request(model, ExportOptions(task=task, normalize=normalize))
-    report = report or _silent
+    request = _Request(model, options)
     folder = (cache_dir or cache_folder()) / "models"
     cached = folder / request.file_name
     if _is_whole(cached):

@@ -1,0 +1,85 @@
+"""Exports and judgements at any precision, one call each."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from ..engine.errors import UsageError
+from ..engine.spec import METADATA_KEY, ModelSpec, Precision
+from .agreement import Agreement, default_limits
+from .calibration import Input, calibration_set
+from .kept import spec_of
+from .model import export_model
+from .options import ExportOptions
+from .precision import export_precision
+from .session import read_model
+from .store import resolve_model
+from .validate import validate
+
+Report = Callable[[str], None]
+
+
+def export_at_precision(
+    model: str,
+    out: Path,
+    options: ExportOptions,
+    precision: Precision,
+    images: Input | Sequence[Input] | None,
+    report: Report,
+) -> ModelSpec:
+    """Write ``model`` to ``out`` at ``precision``; other precisions than fp32 are made and judged on ``images``.
+
+    ``model`` may be an exported fp32 file too. Raises what ``export_model`` and ``export_precision`` raise.
+    """
+    if precision is Precision.FP32:
+        return export_model(model, out, options, report)
+    with tempfile.TemporaryDirectory(prefix="vdali-export-") as folder:
+        fp32 = Path(folder) / "fp32.onnx"
+        if _is_exported(model):
+            fp32 = Path(model)
+        else:
+            export_model(model, fp32, options, report)
+        spec = spec_of(read_model(fp32, weights=False), file=str(fp32))
+        pictures = calibration_set(images, spec)
+        report(f"{precision} is made and judged on {pictures.description}.")
+        made = export_precision(fp32, out, precision, pictures=pictures, report=report)
+    report(f"{made.agreement}; {len(made.kept)} layers kept in a higher precision; {made.seconds:.1f} s")
+    return replace(spec, precision=precision)
+
+
+def validate_precision(
+    model: str,
+    precision: Precision,
+    images: Input | Sequence[Input] | None,
+    *,
+    reference: str | None,
+    picture_limit: int,
+    limits: Mapping[str, float | None],
+    report: Report,
+) -> Agreement:
+    """Judge ``model`` at ``precision`` on ``images``; ``limits`` replace the precision's own where not None.
+
+    Raises AgreementError that names the worst picture, UsageError when a file at another precision comes without its
+    fp32 ``reference``, and what ``resolve_model`` raises.
+    """
+    fp32 = Path(reference) if reference else resolve_model(model, precision=Precision.FP32, report=report)
+    spec = spec_of(read_model(fp32, weights=False), file=str(fp32))
+    if spec.precision is not Precision.FP32:
+        raise UsageError(
+            f"{fp32} is {spec.precision}. Name the fp32 file that it was made from: --reference FILE.onnx."
+        )
+    candidate = resolve_model(model, precision=precision, report=report)
+    pictures = calibration_set(images, spec, limit=picture_limit)
+    report(f"{candidate} against {fp32} on {pictures.description}.")
+    given = {name: value for name, value in limits.items() if value is not None}
+    return validate(fp32, candidate, pictures, replace(default_limits(precision), **given))
+
+
+def _is_exported(model: str) -> bool:
+    path = Path(model)
+    if path.suffix != ".onnx" or not path.is_file():
+        return False
+    return any(entry.key == METADATA_KEY for entry in read_model(path, weights=False).metadata_props)

@@ -1,0 +1,139 @@
+"""Every model at every precision: ONNX file, gate, plan. What `make engines` runs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ..engine.errors import ModelError, VdaliError
+from ..engine.spec import Precision, Task
+from .calibration import CalibrationSet, Input, calibration_set
+from .kept import spec_of
+from .options import RANDOM
+from .plan_cache import CachedPlan, PlanCache
+from .plan_options import PlanOptions
+from .precision_store import PrecisionFile, precision_file
+from .session import read_model
+from .sources import DEMO_MODEL
+from .store import resolve_model
+from .tensorrt_flavour import Flavour
+
+MODELS = (
+    "efficientnet_lite0",
+    "timm/mobilenetv3_small_100",
+    "timm/resnet50",
+    "timm/vit_small_patch16_224",
+)
+PRECISIONS = (Precision.FP32, Precision.FP16, Precision.INT8)
+
+Report = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class EngineRow:
+    """One model at one precision. ``status`` is built, cached or refused; ``why`` the reason, empty where clear."""
+
+    model: str
+    weights: str
+    precision: Precision
+    status: str
+    why: str = ""
+    size_bytes: int = 0
+    agreement: str = ""
+    kept: tuple[str, ...] = ()
+    plan: str = ""
+    seconds: float = 0.0
+    path: Path | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "model": self.model,
+            "weights": self.weights,
+            "precision": self.precision.value,
+            "status": self.status,
+            "why": self.why,
+            "size_bytes": self.size_bytes,
+            "agreement": self.agreement,
+            "kept": list(self.kept),
+            "plan": self.plan,
+            "total_s": round(self.seconds, 2),
+            "path": str(self.path) if self.path else None,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class EngineMaker:
+    """What is the same for all models: pictures, plan options, where there is a TensorRT flavour, and the caches."""
+
+    images: Input | Sequence[Input] | None
+    flavour: Flavour | None
+    plan_options: PlanOptions
+    plans: PlanCache
+    report: Report
+
+    def rows(self, models: Sequence[str], precisions: Sequence[Precision]) -> Iterator[EngineRow]:
+        """One row for each model and precision, as each is done; an unusable model is rows too, not an end."""
+        for model in models:
+            try:
+                fp32 = fp32_file(model, self.report)
+                spec = spec_of(read_model(fp32, weights=False), file=str(fp32))
+                pictures = calibration_set(self.images, spec)
+            except ModelError as error:
+                yield from (EngineRow(model, "", precision, "refused", str(error)) for precision in precisions)
+                continue
+            for precision in precisions:
+                started = time.perf_counter()
+                row = self._row(fp32, EngineRow(spec.name, spec.weights, precision, "refused"), pictures)
+                yield replace(row, seconds=time.perf_counter() - started)
+
+    def _row(self, fp32: Path, row: EngineRow, pictures: CalibrationSet) -> EngineRow:
+        try:
+            file = precision_file(fp32, row.precision, pictures, report=self.report)
+        except ModelError as error:
+            return replace(row, why=str(error))
+        if file.refusal:
+            return replace(row, why=file.refusal)
+        row = replace(
+            row,
+            status="cached" if file.hit else "built",
+            size_bytes=file.found["size_bytes"],
+            agreement=file.found["agreement_text"],
+            kept=tuple(file.found["kept"]),
+            path=file.path,
+        )
+        return self._with_plan(row, file)
+
+    def _with_plan(self, row: EngineRow, file: PrecisionFile) -> EngineRow:
+        if self.flavour is None:
+            return replace(row, plan="no TensorRT flavour here")
+        try:
+            plan = self.plans.get_or_build(file.path, self.plan_options, flavour=self.flavour)
+        except VdaliError as error:
+            return replace(row, plan="refused", why=str(error))
+        status = row.status if plan.hit else "built"
+        return replace(row, status=status, plan=_plan_text(plan), why="" if plan.hit else plan.reason)
+
+
+def fp32_file(model: str, report: Report) -> Path:
+    """fp32 file of a known name (a bare one is timm's); seeded random weights, named so, where pretrained ones cannot be had.
+
+    Random weights make an embedding model: the labels of an untrained classifier mean nothing, so no gate could
+    judge them.
+    """
+    if "/" not in model and model != DEMO_MODEL and not model.endswith(".onnx"):
+        model = f"timm/{model}"
+    try:
+        return resolve_model(model, precision=Precision.FP32, report=report)
+    except ModelError as error:
+        if not model.startswith(("timm/", "torchvision/")):
+            raise
+        report(f"{model}: {error}\n{model}: random weights are used instead.")
+        return resolve_model(model, precision=Precision.FP32, task=Task.EMBED, weights=RANDOM, report=report)
+
+
+def _plan_text(plan: CachedPlan) -> str:
+    key = plan.sidecar.key
+    return f"{key.flavour} {key.flavour_version} for {key.bound_to}: {plan.sidecar.state}"
