@@ -59,13 +59,18 @@ _OVERRIDES = ("mode", "interpolation", "mean", "std", "fill", "pad", "exif", "co
 
 
 def changed_preprocess(base: Preprocess, options: ExportOptions) -> Preprocess:
-    """``base`` with what the options say instead; raises ModelError when the two do not fit together."""
+    """``base`` with what the options say instead; another crop alone keeps the share of the resized picture it takes.
+
+    Raises ModelError when the two do not fit together.
+    """
     changes: dict[str, Any] = {
         name: getattr(options, name) for name in _OVERRIDES if getattr(options, name) is not None
     }
     if options.crop is not None:
         changes["size"] = options.crop
-        changes["resize"] = options.crop
+        changes["resize"] = tuple(
+            wide * new // old for wide, new, old in zip(base.resize, options.crop, base.size, strict=True)
+        )
     if options.resize is not None:
         changes["resize"] = options.resize
     return replace(base, **changes)
@@ -105,9 +110,8 @@ def preprocess_from_mapping(values: Mapping[str, Any], *, model: str) -> Preproc
             f"The preprocessing that {model} returns {problem}. Its fields are {', '.join(sorted(known))}."
         )
     size = _both(values["size"])
-    complete = Preprocess(size=size, resize=_both(values.get("resize", size))).to_json()
-    complete.update({name: value for name, value in values.items() if name not in ("size", "resize")})
-    return Preprocess.from_json(complete)
+    defaults = Preprocess(size=(1, 1), resize=(1, 1)).to_json()
+    return Preprocess.from_json({**defaults, **values, "size": size, "resize": _both(values.get("resize", size))})
 
 
 def _both(size: Any) -> Any:

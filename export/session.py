@@ -17,6 +17,10 @@ from ..engine.errors import ModelError
 Run = Callable[[NDArray[Any]], Mapping[str, NDArray[Any]]]
 """Outputs by name for one input batch."""
 
+KEEP_QDQ = {"session.disable_quant_qdq": "1"}
+"""Session entry that leaves QuantizeLinear and DequantizeLinear in place, with fp32 arithmetic between them: ONNX
+Runtime's fused int8 kernels saturate on CPUs without VNNI."""
+
 
 def read_model(path: Path, *, weights: bool) -> ModelProto:
     """ONNX file, with external data from its own folder where ``weights``; raises ModelError when it is unusable."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,8 +29,8 @@ def load_timm(name: str, options: ExportOptions) -> TorchModel:
     if options.task is Task.SEGMENT:
         raise UsageError("timm models classify or embed. Use torchvision/NAME, a factory or an ONNX file to segment.")
     if not timm.is_model(name):
-        close = ", ".join(timm.list_models(f"*{name.split('.')[0][:12]}*")[:5]) or "see timm.list_models()"
-        raise ModelError(f"timm has no model '{name}'. Near it: {close}.")
+        close = ", ".join(get_close_matches(name.split(".")[0], timm.list_models(), n=5)) or "nothing"
+        raise ModelError(f"timm has no model '{name}'. Near it: {close}. All are in timm.list_models().")
     found = timm.get_pretrained_cfg(name)
     assert found is not None
     config = found.to_dict()  # type: ignore[no-untyped-call]
@@ -46,7 +47,7 @@ def load_timm(name: str, options: ExportOptions) -> TorchModel:
         module=module,
         name=name,
         task=task,
-        preprocess=changed_preprocess(_preprocess(config, name), options),
+        preprocess=changed_preprocess(_preprocess(config, name, options.crop), options),
         weights=f"{note} ({tag})" if note == PRETRAINED and tag else note,
         source=f"timm/{name} (timm {timm.__version__})",
         classes=classes,
@@ -71,11 +72,12 @@ def _build(name: str, options: ExportOptions, config: dict[str, Any], sizes: dic
     return module
 
 
-def _preprocess(config: dict[str, Any], name: str) -> Preprocess:
-    """Timm's ``transforms_imagenet_eval`` as a spec (its default size, not its larger test size)."""
+def _preprocess(config: dict[str, Any], name: str, size: tuple[int, int] | None) -> Preprocess:
+    """Spec of timm's ``transforms_imagenet_eval``, for ``size`` or the default size (not the larger test size)."""
     from timm.data.config import resolve_data_config
 
-    data = resolve_data_config(pretrained_cfg=config)  # type: ignore[no-untyped-call]
+    sizes = {"input_size": (3, *size)} if size is not None else {}
+    data = resolve_data_config(sizes, pretrained_cfg=config)  # type: ignore[no-untyped-call]
     _, height, width = data["input_size"]
     mode = _MODES.get(data["crop_mode"])
     if mode is None or data["interpolation"] not in [value.value for value in Interpolation]:

@@ -331,6 +331,7 @@ def test_a_random_network_is_refused(tmp_path):
 def test_the_file_says_what_was_exported(tmp_path):
     source = network(tmp_path / "plain.onnx")
     _, spec, _ = export(source, tmp_path / "out.onnx")
+    onnx.checker.check_model(str(tmp_path / "out.onnx"), full_check=True)
     (entry,) = onnx.load(tmp_path / "out.onnx").metadata_props
     assert entry.key == METADATA_KEY
     assert ModelSpec.loads(entry.value, file="out.onnx") == spec
