@@ -1,0 +1,295 @@
+"""What a million and a billion images cost: a measured rate, a price per hour, and every assumption beside the result.
+
+There are no prices here: they come from the user, as a number or in a file (``prices.example.toml`` shows one).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..engine.errors import UsageError
+from .report_input import RunRecord, parts_with, read_bench, read_run
+
+MILLION, BILLION = 10**6, 10**9
+SHORT_RUN_S = 30.0
+"""A rate measured over less than this is called short: starting up and caches weigh in it."""
+
+NOT_STATED = "not stated"
+NOT_INCLUDED = (
+    "starting machines, loading the model and idle time; storage, network and copies of the data; retries; people"
+)
+
+_DESCRIBED = ("model", "precision", "resolution", "batch", "engine", "decoder", "hardware")
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """Samples per second, where that comes from, and what it holds for (text by name)."""
+
+    throughput: float
+    source: str
+    holds_for: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """Price of one machine for an hour, where that comes from."""
+
+    per_hour: float
+    currency: str
+    source: str
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What images cost at a rate and a price; ``images`` is None where only the unit costs were asked for."""
+
+    rate: Rate
+    price: Price
+    images: int | None = None
+
+    def of(self, images: int) -> float:
+        """Cost of so many images, in the price's currency."""
+        return self.hours(images) * self.price.per_hour
+
+    def hours(self, images: int) -> float:
+        return images / self.rate.throughput / 3600
+
+    @property
+    def assumptions(self) -> dict[str, str]:
+        """All that the numbers rest on, as text by name."""
+        holds_for = {name: self.rate.holds_for.get(name, NOT_STATED) for name in _DESCRIBED}
+        return {
+            "rate": f"{self.rate.throughput:,.2f} images/s, {self.rate.source}",
+            "price": f"{money(self.price.per_hour, self.price.currency)} an hour, {self.price.source}",
+            **holds_for,
+            **{name: text for name, text in self.rate.holds_for.items() if name not in holds_for},
+            "use": "the machine does nothing else, is paid by the second and keeps this rate to the end",
+            "not included": NOT_INCLUDED,
+        }
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        return (*self.rate.notes, *self.price.notes)
+
+    def lines(self) -> list[str]:
+        """The result and its assumptions for people."""
+        asked = [] if self.images in (None, MILLION, BILLION) else [self.images]
+        lines = []
+        for images in (*asked, MILLION, BILLION):
+            cost = money(self.of(images or 0), self.price.currency)
+            lines.append(f"{images:,} images: {cost} ({_duration(self.hours(images or 0))} of one machine)")
+        lines.append("assumptions:")
+        lines += [f"  {name}: {text}" for name, text in self.assumptions.items()]
+        return lines + [f"note: {note}" for note in self.notes]
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON form, units in the keys."""
+        document: dict[str, Any] = {
+            "kind": "cost",
+            "currency": self.price.currency,
+            "throughput_samples_per_s": self.rate.throughput,
+            "price_per_hour": self.price.per_hour,
+            "cost_per_million_samples": self.of(MILLION),
+            "cost_per_billion_samples": self.of(BILLION),
+            "hours_per_million_samples": self.hours(MILLION),
+            "assumptions": self.assumptions,
+            "notes": list(self.notes),
+        }
+        if self.images is not None:
+            document["asked"] = {
+                "images": self.images,
+                "cost": self.of(self.images),
+                "hours": self.hours(self.images),
+            }
+        return document
+
+
+def cost(
+    *,
+    throughput: float | None = None,
+    run: Path | None = None,
+    bench: Path | None = None,
+    system: str | None = None,
+    price_per_hour: float | None = None,
+    prices: Path | None = None,
+    machine: str | None = None,
+    currency: str = "USD",
+    images: int | None = None,
+    holds_for: Mapping[str, str] | None = None,
+) -> Cost:
+    """Cost from one rate and one price.
+
+    The rate is a number (``throughput``, samples/s; ``holds_for`` says of what), a finished run's folder, or a
+    benchmark's file and the ``system`` in it (default vdali). The price is a number with its ``currency``, or that of
+    ``machine`` in the file ``prices``. Raises UsageError for numbers that are not above 0, for a run that is not
+    finished and for files that are not what they should be, InputNotFoundError where there is nothing.
+    """
+    _one_of("rate", {"--throughput": throughput, "--run": run, "--bench": bench})
+    _one_of("price", {"--price-per-hour": price_per_hour, "--prices": prices})
+    if images is not None and images < 1:
+        raise UsageError(f"The number of images must be >= 1, got {images}.")
+    if throughput is not None:
+        rate = Rate(_positive(throughput, "throughput"), "given as a number", dict(holds_for or {}))
+    else:
+        rate = rate_of_run(run) if run is not None else rate_of_bench(bench or Path(), system or "vdali")
+    if price_per_hour is not None:
+        price = Price(_positive(price_per_hour, "price per hour"), currency, "given as a number")
+    else:
+        price = price_from_file(prices or Path(), machine)
+    return Cost(rate, price, images)
+
+
+def rate_of_run(out: Path) -> Rate:
+    """Rate of all sessions of a finished run together; raises UsageError where it is not finished or did nothing."""
+    found = read_run(out)
+    status = found.record.get("status")
+    if status != "finished":
+        raise UsageError(
+            f"The run in {out} is {status or 'not started'}, not finished: its rate would be a guess. Run the same "
+            "`vdali run` command again to finish it, or give --throughput."
+        )
+    if not found.throughput:
+        raise UsageError(f"The run in {out} ended no image, so it has no rate. Give another run, or --throughput.")
+    source = f"measured over {found.ended:,} images in {found.elapsed_s:,.1f} s ({out})"
+    return Rate(found.throughput, source, _conditions_of_run(found), tuple(_notes_of_run(found)))
+
+
+def rate_of_bench(path: Path, system: str) -> Rate:
+    """Median rate of ``system`` in a benchmark's file; raises UsageError where the file has none of that name."""
+    document = read_bench(path)
+    known: list[str] = []
+    for title, part in parts_with(document, "systems"):
+        row = part["systems"].get(system)
+        known += [name for name in part["systems"] if name not in known]
+        rate = (row or {}).get("throughput_samples_per_s")
+        if isinstance(rate, Mapping) and row.get("cpu_ms_per_sample"):
+            holds_for = _conditions_of_bench(document, part, row)
+            spread = f"{rate['min']:,.1f} to {rate['max']:,.1f}"
+            source = f"median of a benchmark's rounds ({spread}; {path}{f', {title}' if title else ''})"
+            return Rate(_positive(rate["median"], f"median rate of {system}"), source, holds_for)
+    raise UsageError(f"{path} has no measured rate of a system '{system}'. It has: {', '.join(known) or 'no systems'}.")
+
+
+def price_from_file(path: Path, machine: str | None) -> Price:
+    """Price of ``machine`` in a TOML or JSON file, which may be left out where the file has one machine only.
+
+    Raises UsageError where the file is not readable, has no such machine, or a price that is not above 0.
+    """
+    document = _price_document(path)
+    machines = document.get("machines")
+    if not isinstance(machines, Mapping) or not machines:
+        raise UsageError(f"{path} names no machine. Write [machines.NAME] with a price_per_hour.")
+    name = machine if machine is not None or len(machines) > 1 else next(iter(machines))
+    entry = machines.get(name)
+    if not isinstance(entry, Mapping):
+        raise UsageError(f"{path} has no machine {name or '(none was named)'}. It has: {', '.join(machines)}.")
+    if "price_per_hour" not in entry:
+        raise UsageError(f"{path}: machine {name} has no price_per_hour. Write what an hour of it costs.")
+    as_of = f" as of {document['as_of']}" if "as_of" in document else ""
+    described = f" ({entry['note']})" if "note" in entry else ""
+    notes = ("the prices come from an EXAMPLE file: they belong to no real machine",) if document.get("example") else ()
+    return Price(
+        _positive(entry["price_per_hour"], f"price_per_hour of {name} in {path}"),
+        str(document.get("currency", "USD")),
+        f"{name}{described} in {path}{as_of}",
+        notes,
+    )
+
+
+def money(value: float, currency: str) -> str:
+    """Amount with at least three significant digits: ``EUR 1,234``, ``EUR 12.30``, ``EUR 0.00417``."""
+    if value >= 1000:
+        return f"{currency} {value:,.0f}"
+    if value >= 1 or round(value, 2) == value:
+        return f"{currency} {value:,.2f}"
+    return f"{currency} {value:.3g}" if value >= 1e-4 else f"{currency} {value:.2e}"
+
+
+def _price_document(path: Path) -> dict[str, Any]:
+    load: Callable[[str], Any] = json.loads if path.suffix == ".json" else tomllib.loads
+    try:
+        document = load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise UsageError(f"No price file {path}. Copy prices.example.toml and write your prices into it.") from error
+    except (OSError, ValueError) as error:  # both parsers' errors are ValueErrors
+        raise UsageError(
+            f"The price file {path} is not readable: {error}. It must be TOML, or JSON named .json."
+        ) from error
+    if not isinstance(document, dict):
+        raise UsageError(f"The price file {path} holds {type(document).__name__}, not a table of machines.")
+    return document
+
+
+def _conditions_of_run(found: RunRecord) -> dict[str, str]:
+    used, spec, environment = found.used, found.record.get("spec") or {}, found.record.get("environment") or {}
+    height, width = (spec.get("preprocess") or {}).get("size") or (None, None)
+    gpus = environment.get("gpus")
+    hardware = [f"{environment.get('cpus_usable', '?')} CPUs ({environment.get('cpu') or 'unknown model'})"]
+    hardware += [str(gpu) for gpu in gpus] if isinstance(gpus, list) else []
+    return {
+        "model": f"{used.get('model', NOT_STATED)} (weights: {used.get('weights') or NOT_STATED})",
+        "precision": str(used.get("precision", NOT_STATED)),
+        "resolution": f"{width}x{height} pixels into the model" if width else NOT_STATED,
+        "batch": f"{used.get('micro_batch', '?')} images an engine call, {used.get('lanes', '?')} lanes",
+        "engine": str(used.get("engine", NOT_STATED)),
+        "decoder": str(used.get("decoder", NOT_STATED)),
+        "hardware": ", ".join(hardware),
+    }
+
+
+def _notes_of_run(found: RunRecord) -> list[str]:
+    notes = []
+    untimed = len(found.record.get("sessions") or []) - len(found.timed_sessions)
+    if untimed:
+        notes.append(f"{untimed} sessions of the run told no time (killed, or nothing to do) and are not in the rate")
+    if found.elapsed_s < SHORT_RUN_S:
+        notes.append(f"the rate was measured over only {found.elapsed_s:.1f} s: measure longer before you rely on it")
+    failures = sum(int(session.get("failures") or 0) for session in found.timed_sessions)
+    if failures:
+        notes.append(
+            f"{failures:,} of the {found.ended:,} images failed; they are counted and paid for like the others"
+        )
+    return notes
+
+
+def _conditions_of_bench(
+    document: Mapping[str, Any], part: Mapping[str, Any], row: Mapping[str, Any]
+) -> dict[str, str]:
+    environment = document.get("environment") or {}
+    holds_for = {name: str(part.get(name) or document.get(name) or NOT_STATED) for name in _DESCRIBED}
+    if environment:
+        holds_for["hardware"] = f"{environment.get('cpus_usable', '?')} CPUs ({environment.get('cpu') or 'unknown'})"
+    if row.get("description"):
+        holds_for["system"] = str(row["description"])
+    return holds_for
+
+
+def _one_of(what: str, given: Mapping[str, object]) -> None:
+    named = [name for name, value in given.items() if value is not None]
+    if len(named) != 1:
+        got = " and ".join(named) if named else "none"
+        raise UsageError(f"A cost needs one {what}, got {got}. Give one of {', '.join(given)}.")
+
+
+def _positive(value: object, what: str) -> float:
+    """``value`` as a number above 0; raises UsageError for anything else, NaN and infinity included."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value <= 0:
+        raise UsageError(f"The {what} must be a number above 0, got {value!r}.")
+    return float(value)
+
+
+def _duration(hours: float) -> str:
+    if hours < 1 / 60:
+        return f"{3600 * hours:.3g} s"
+    if hours < 1:
+        return f"{60 * hours:.3g} min"
+    return f"{hours:,.1f} h" if hours < 100 else f"{hours:,.0f} h"
