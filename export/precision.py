@@ -1,0 +1,162 @@
+"""From a verified fp32 file to one at another precision: converted, gated on real pictures, then published."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import onnx
+from onnx import ModelProto
+
+from ..engine.errors import AgreementError, ModelError, UsageError
+from ..engine.spec import Precision
+from .agreement import Agreement, Limits
+from .calibration import CalibrationSet
+from .half import half_from
+from .kept import spec_of, stamp
+from .options import ExportOptions
+from .ranges import beyond_fp16, measure_ranges
+from .rounding import rounded
+from .sensitivity import blame_of
+from .session import read_model
+from .typed import prepared
+from .validate import LARGEST_BATCH, candidate_from, validate
+from .write import write_model
+
+ROUNDS = 6
+"""So often a refused model is tried again with more of its worst layers in fp32: 1, 2, 4, ... 32 of them."""
+
+Report = Callable[[str], None]
+Attempt = tuple[ModelProto, dict[str, str]]
+"""A converted model, and the nodes kept in a higher precision with reasons."""
+
+
+@dataclass(frozen=True, slots=True)
+class PrecisionReport:
+    """What an export at one precision came to.
+
+    ``kept`` are the nodes that were kept in a higher precision on evidence: by their range, or after a refusal.
+    """
+
+    precision: Precision
+    size_bytes: int
+    agreement: Agreement
+    kept: tuple[str, ...]
+    seconds: float
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "precision": self.precision.value,
+            "size_bytes": self.size_bytes,
+            "agreement": self.agreement.to_json(),
+            "kept": list(self.kept),
+            "export_s": self.seconds,
+        }
+
+
+def export_precision(
+    fp32: Path,
+    out: Path,
+    precision: Precision,
+    *,
+    pictures: CalibrationSet,
+    limits: Limits | None = None,
+    report: Report | None = None,
+    largest_batch: int = LARGEST_BATCH,
+) -> PrecisionReport:
+    """Write the vdali file ``fp32`` at ``precision`` to ``out``, once it agrees with it on ``pictures``.
+
+    tf32 is the fp32 graph under another name: TensorRT turns it on by a builder flag, a CPU computes fp32. int8 ranges
+    are chosen from every other picture, so that the gate sees others, too. A model that is refused is tried again with
+    its worst layers in fp32. Nothing is left at ``out`` unless it is good.
+
+    Raises AgreementError that names the worst picture, ModelError for a file that cannot be used or converted,
+    UsageError when ``fp32`` is of another precision, VdaliError when ``out`` cannot be written.
+    """
+    started = time.perf_counter()
+    job = _Job(fp32, precision, pictures, report or _silent)
+    refusal: AgreementError | None = None
+    for model, kept in job.attempts():
+        stamp(model, job.spec, precision, kept)
+        agreements: list[Agreement] = []
+
+        def check(draft: Path, found: list[Agreement] = agreements) -> None:
+            _check_file(draft)
+            candidate = candidate_from(draft, job.spec)
+            found.append(validate(fp32, candidate, pictures, limits, largest_batch=largest_batch))
+
+        try:
+            write_model(model, out, check=check, data_over=ExportOptions().data_over)
+        except AgreementError as error:
+            job.report(f"{precision} refused: {error}")
+            refusal = error
+            continue
+        seconds = time.perf_counter() - started
+        return PrecisionReport(precision, _size_of(out), agreements[0], tuple(kept), seconds)
+    assert refusal is not None
+    raise refusal
+
+
+class _Job:
+    """One fp32 file on its way to one precision."""
+
+    def __init__(self, fp32: Path, precision: Precision, pictures: CalibrationSet, report: Report) -> None:
+        self._folder = fp32.parent
+        self._precision = precision
+        self._pictures = pictures
+        self._model = prepared(read_model(fp32, weights=True))
+        self.report = report
+        self.spec = spec_of(self._model, file=str(fp32))
+        if self.spec.precision is not Precision.FP32:
+            raise UsageError(f"{fp32} is {self.spec.precision}; other precisions are made from the fp32 file.")
+
+    def attempts(self) -> Iterator[Attempt]:
+        """Converted models, each with more layers in fp32 than the one before."""
+        if self._precision in (Precision.FP32, Precision.TF32):
+            yield self._model, {}
+            return
+        kept = self._out_of_range(self._model) if self._precision is Precision.FP16 else {}
+        model = half_from(self._model, self.spec, self._precision, kept)
+        yield model, kept
+        worst = blame_of(self._model, rounded(model), self._folder, self._pictures)
+        for count in (2**i for i in range(ROUNDS)):
+            more = self._with_feeders(list(worst)[:count]) - kept.keys()
+            if more:
+                kept = kept | {name: f"error {worst.get(name, 0):.2g}" for name in sorted(more)}
+                self.report(f"{self._precision}: kept in fp32, too: {', '.join(sorted(more))}.")
+                yield half_from(self._model, self.spec, self._precision, kept), kept
+
+    def _out_of_range(self, model: ModelProto) -> dict[str, str]:
+        found = beyond_fp16(model, measure_ranges(model, self._folder, self._pictures))
+        for name, reason in found.items():
+            self.report(f"{self._precision}: {name} stays fp32: {reason}.")
+        return found
+
+    def _with_feeders(self, names: list[str]) -> set[str]:
+        """Nodes and those that make their inputs: rounded inputs alone can spoil a difference."""
+        made_by = {output: node.name for node in self._model.graph.node for output in node.output}
+        chosen = [node for node in self._model.graph.node if node.name in names]
+        return {*names, *(made_by[name] for node in chosen for name in node.input if name in made_by)}
+
+
+def _check_file(path: Path) -> None:
+    """Raises ModelError when the ONNX checker finds types or shapes that do not fit."""
+    try:
+        onnx.checker.check_model(str(path), full_check=True)
+    except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
+        raise ModelError(f"The converted {path.name} is no valid ONNX file: {error}.") from error
+
+
+def _size_of(path: Path) -> int:
+    """Bytes of a model file and the data files beside it."""
+    from ..engine.backends.content import external_locations
+
+    files = [path, *(path.parent / name for name in external_locations(path))]
+    return sum(file.stat().st_size for file in files)
+
+
+def _silent(line: str) -> None:
+    del line
