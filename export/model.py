@@ -30,6 +30,8 @@ def export_model(
     options, report = options or ExportOptions(), report or _silent
     if out.suffix != ".onnx":
         raise UsageError(f"The output file must end in .onnx, got {out}.")
+    if out.exists() and Path(model).exists() and out.samefile(model):
+        raise UsageError(f"{out} is the model itself and would be overwritten. Choose another -o.")
     from .fold import class_count, fold
     from .sources import core_of
     from .verify import verify

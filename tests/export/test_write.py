@@ -80,6 +80,14 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path):
         write_model(plain_model(tmp_path), tmp_path / "file" / "m.onnx", check=accept, data_over=0)
 
 
+def test_a_source_is_never_overwritten(tmp_path):
+    source = network(tmp_path / "plain.onnx")
+    content = source.read_bytes()
+    with pytest.raises(VdaliError, match="is the model itself"):
+        export_model(str(source), tmp_path / "." / "plain.onnx", ExportOptions(**OPTIONS))
+    assert source.read_bytes() == content
+
+
 def test_an_output_that_is_no_onnx_name_is_refused(tmp_path):
     with pytest.raises(VdaliError, match=r"must end in \.onnx"):
         export_model(str(network(tmp_path / "plain.onnx")), tmp_path / "out.plan", ExportOptions(**OPTIONS))
