@@ -30,8 +30,8 @@ class Event(Protocol):
     recorded it, ahead of the stream's own ``record``.
     """
 
-    def wait(self, timeout_s: float | None = None) -> bool:
-        """Block the host until it is passed; False when the time is up. Raises what broke the stream."""
+    def wait(self) -> None:
+        """Block the host until it is passed. Raises what broke the stream."""
         ...
 
     def mark(self) -> None: ...
@@ -98,6 +98,10 @@ class Device(Protocol):
         """
         ...
 
+    def close(self) -> None:
+        """End what is not a stream's or a buffer's own; streams are closed and buffers released before."""
+        ...
+
 
 class HostEvent:
     """Point in a host stream."""
@@ -105,8 +109,8 @@ class HostEvent:
     def __init__(self) -> None:
         self._passed = threading.Event()
 
-    def wait(self, timeout_s: float | None = None) -> bool:
-        return self._passed.wait(timeout_s)
+    def wait(self) -> None:
+        self._passed.wait()
 
     def mark(self) -> None:
         self._passed.set()
@@ -179,3 +183,6 @@ class HostDevice:
     def copy(self, target: Buffer, source: Buffer, *, stream: Stream) -> None:
         del stream  # its thread is the one that calls
         np.copyto(target, source, casting="no")
+
+    def close(self) -> None:
+        """Nothing to do."""

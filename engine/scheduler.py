@@ -91,10 +91,15 @@ class Scheduler:
             self._drain()
 
     def close(self) -> None:
-        """Let running work end, then close the streams and give the slots' memory back."""
+        """Let running work end, then close the streams and give the slots' memory back.
+
+        What a broken device holds goes with the process: it would refuse, and hide what broke it.
+        """
         self._stopped = self._closed = True
         for stream in self._streams():
             stream.close()
+        if any(stream.failure is not None for stream in self._streams()):
+            return
         for lane in self._lanes:
             for slot in lane.slots:
                 slot.close()
@@ -182,9 +187,6 @@ class Scheduler:
         while not self._finished.empty():
             self._finished.get()
         self._free = [self._depth] * len(self._lanes)
-        for lane in self._lanes:
-            for slot in lane.slots:
-                slot.freed.clear()
         self._stopped = False
 
     def _streams(self) -> Iterable[Stream]:
