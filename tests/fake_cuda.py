@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 from cuda.bindings import runtime as real
-from fakes import LazyQueues
+from lazy_queues import LazyQueues
 
 POISON = 0xCD
 SUCCESS = real.cudaError_t.cudaSuccess
