@@ -50,9 +50,14 @@ FP32_KINDS = frozenset(
         "Multinomial",
         "Bernoulli",
         "EyeLike",
+        "Celu",
     }
 )
-"""Operators that lose too much in half precision, or whose element type an attribute states."""
+"""Operators that lose too much in half precision, whose element type an attribute states, or (Celu) that TensorRT 11's
+parser does not take in half precision."""
+
+_NO_BF16_KINDS = frozenset({"HardSwish", "Mish", "LpPool", "GlobalLpPool", "ConvTranspose"})
+"""Operators that TensorRT-RTX 1.7, whose parser TensorRT 11 shares, refuses or cannot build in bf16 but in fp16."""
 
 _FLOAT_INPUTS = {"Resize": (1, 2)}
 """Inputs that are float32 whatever the node computes in: region and scales."""
@@ -67,14 +72,15 @@ _PRELUDE = ("Cast", "Transpose", "Gather", "Sub", "Mul", "Div")
 """First steps on pixels, each at most once and in this order, as ``fold`` writes them."""
 
 
-def fp32_by_rule(model: ModelProto, spec: ModelSpec) -> dict[str, str]:
+def fp32_by_rule(model: ModelProto, spec: ModelSpec, precision: Precision) -> dict[str, str]:
     """Names of the nodes that stay fp32 whatever the pictures say, and why."""
+    kinds = FP32_KINDS | _NO_BF16_KINDS if precision is Precision.BF16 else FP32_KINDS
     types = element_types(model)
     kept = dict.fromkeys(_prelude(model), "first steps on pixels")
     kept |= dict.fromkeys(_head(model, spec, types), "after the raw output")
     inside = {name for node in model.graph.node for name in names_read_inside(node)}
     for node in model.graph.node:
-        if node.op_type in FP32_KINDS:
+        if node.op_type in kinds:
             kept[node.name] = node.op_type
         elif node.domain not in ONNX_DOMAINS or subgraphs_of(node):
             kept[node.name] = f"{node.op_type} is no plain ONNX operator"
@@ -93,7 +99,7 @@ def half_from(model: ModelProto, spec: ModelSpec, precision: Precision, kept: Co
     """
     low = HALF_TYPES[precision]
     copy = at_opset(model, _needed_opset(model, low))
-    _Conversion(copy, low, {*fp32_by_rule(copy, spec), *kept}, spec.raw_output).run()
+    _Conversion(copy, low, {*fp32_by_rule(copy, spec, precision), *kept}, spec.raw_output).run()
     return copy
 
 
@@ -126,7 +132,7 @@ class _Conversion:
     def _convert(self, node: NodeProto) -> None:
         computes_in = TensorProto.FLOAT if node.name in self._fp32 else self._low
         floats = [name for name in node.output if self._types.get(name) == TensorProto.FLOAT]
-        if node.op_type != "Cast" and (floats or self._has_two_floats(node)):
+        if node.op_type != "Cast" and not self._takes_any_type(node):
             for place, name in enumerate(node.input):
                 if self._types.get(name) == TensorProto.FLOAT:
                     fixed = place in _FLOAT_INPUTS.get(node.op_type, ())
@@ -139,9 +145,10 @@ class _Conversion:
             if name in self._stay and computes_in == self._low:
                 self._give_back(node, name)
 
-    def _has_two_floats(self, node: NodeProto) -> bool:
-        """Whether inputs must agree; one alone (Shape, ArgMax) may be of any type."""
-        return sum(self._types.get(name) == TensorProto.FLOAT for name in node.input) > 1
+    def _takes_any_type(self, node: NodeProto) -> bool:
+        """Whether a node reads one float tensor and makes none (Shape, ArgMax): its input may be of any type."""
+        others = all(self._types.get(name, TensorProto.FLOAT) != TensorProto.FLOAT for name in node.output)
+        return others and sum(self._types.get(name) == TensorProto.FLOAT for name in node.input) == 1
 
     def _give_back(self, node: NodeProto, name: str) -> None:
         """Let a cast to float32 make ``name``, from what ``node`` gives in half precision."""

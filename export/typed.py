@@ -7,6 +7,7 @@ from collections.abc import Collection
 import numpy as np
 import onnx
 import onnx.inliner
+import onnx.version_converter
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from ..engine.errors import ModelError
@@ -35,7 +36,7 @@ def at_opset(model: ModelProto, opset: int) -> ModelProto:
         return prepared(model)
     try:
         return prepared(onnx.version_converter.convert_version(model, opset))
-    except (RuntimeError, ValueError) as error:
+    except (onnx.version_converter.ConvertError, RuntimeError) as error:
         raise ModelError(
             f"{model.graph.name} has opset {opset_of(model)} and cannot be raised to {opset}, which this precision "
             f"needs: {error}. Choose fp16, or export the model again with a later opset."

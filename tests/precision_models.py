@@ -1,0 +1,123 @@
+"""Toy vdali models whose precision matters: values that overflow, cancel or need fp32; written in milliseconds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from models import plain_preprocess
+from onnx import NodeProto, TensorProto, helper, numpy_helper
+from vdali.engine.spec import INPUT_NAME, METADATA_KEY, ModelSpec, Task
+
+WIDTH = 8
+SIZE = (8, 8)
+STEPS = (
+    helper.make_node("Cast", ["images"], ["pixels"], name="cast", to=TensorProto.FLOAT),
+    helper.make_node("Div", ["pixels", "level"], ["unit"], name="unit"),
+    helper.make_node("ReduceMean", ["unit", "axes"], ["mean"], name="mean", keepdims=0),
+    helper.make_node("MatMul", ["mean", "weight"], ["features"], name="linear"),
+)
+"""From pictures to ``features`` float32 [n, WIDTH], each a weighted mean of the three channels."""
+
+
+def embedder(
+    path: Path,
+    steps: Sequence[tuple[str, Sequence[str], Mapping[str, Any]]],
+    constants: Mapping[str, Any] | None = None,
+    *,
+    opset: int = 18,
+    name: str = "toy",
+) -> Path:
+    """Embed model: ``features`` go through ``steps`` (operator, inputs, attributes), the last gives ``embedding``.
+
+    The node of step i is named ``step i`` and gives the tensor ``t<i>``. Constants are float32 unless they are arrays.
+    """
+    nodes = [_copied(node) for node in STEPS]
+    for index, (kind, inputs, attributes) in enumerate(steps):
+        output = "embedding" if index == len(steps) - 1 else f"t{index}"
+        nodes.append(helper.make_node(kind, inputs, [output], name=f"step {index}", **attributes))
+    weight = np.random.default_rng(1).uniform(0.5, 2, (3, WIDTH)).astype(np.float32)
+    values = {"level": 255.0, "axes": np.array([1, 2]), "weight": weight, **(constants or {})}
+    initializers = [
+        numpy_helper.from_array(value if isinstance(value, np.ndarray) else np.float32(value)[()], key)
+        for key, value in values.items()
+    ]
+    spec = ModelSpec(name, Task.EMBED, plain_preprocess(SIZE), raw_output="embedding", weights="random (seed 1)")
+    images = helper.make_tensor_value_info(INPUT_NAME, TensorProto.UINT8, ["n", *SIZE, 3])
+    output = helper.make_tensor_value_info("embedding", TensorProto.FLOAT, ["n", WIDTH])
+    graph = helper.make_graph(nodes, name, [images], [output], initializers)
+    opsets = [helper.make_opsetid("", opset), helper.make_opsetid("com.microsoft", 1)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
+    helper.set_model_props(model, {METADATA_KEY: spec.dumps()})
+    onnx.save(model, path)
+    return path
+
+
+def overflowing(path: Path) -> Path:
+    """Embed model with values up to 450,000 between its layers, and harmless ones at its ends."""
+    steps = [
+        ("Mul", ["features", "factor"], {}),
+        ("Mul", ["t0", "factor"], {}),
+        ("Div", ["t1", "factor"], {}),
+        ("Div", ["t2", "factor"], {}),
+    ]
+    return embedder(path, steps, {"factor": 300.0}, name="overflowing")
+
+
+def cancelling(path: Path) -> Path:
+    """Embed model that adds 2,000 and takes it away again: fp16 is 1 apart there, so it loses what is below."""
+    steps = [("Add", ["features", "far"], {}), ("Sub", ["t0", "far"], {}), ("Mul", ["t1", "two"], {})]
+    return embedder(path, steps, {"far": 2000.0, "two": 2.0}, name="cancelling")
+
+
+def normalizing(path: Path) -> Path:
+    """Embed model with a LayerNormalization between two linear layers."""
+    steps = [
+        ("LayerNormalization", ["features", "gain", "shift"], {"epsilon": 1e-5}),
+        ("MatMul", ["t0", "mix"], {}),
+        ("Tanh", ["t1"], {}),
+    ]
+    random = np.random.default_rng(2)
+    constants = {
+        "gain": random.uniform(0.5, 2, WIDTH).astype(np.float32),
+        "shift": random.normal(0, 1, WIDTH).astype(np.float32),
+        "mix": random.normal(0, 1, (WIDTH, WIDTH)).astype(np.float32),
+    }
+    return embedder(path, steps, constants, name="normalizing")
+
+
+def node_of(model: onnx.ModelProto, name: str) -> NodeProto:
+    return next(node for node in model.graph.node if node.name == name)
+
+
+def scaled(path: Path, target: Path, weight: str, factor: float) -> Path:
+    """Copy of a model with one constant multiplied by ``factor``, in its own element type."""
+    return _changed(path, target, weight, lambda values: values * values.dtype.type(factor))
+
+
+def with_nan(path: Path, target: Path, weight: str) -> Path:
+    """Copy of a model with one value of a constant replaced by NaN."""
+
+    def broken(values: np.ndarray) -> np.ndarray:
+        values = values.copy()
+        values.flat[0] = np.nan
+        return values
+
+    return _changed(path, target, weight, broken)
+
+
+def _changed(path: Path, target: Path, weight: str, change: Any) -> Path:
+    model = onnx.load(path)
+    tensor = next(entry for entry in model.graph.initializer if entry.name == weight)
+    tensor.CopyFrom(numpy_helper.from_array(change(numpy_helper.to_array(tensor)), weight))
+    onnx.save(model, target)
+    return target
+
+
+def _copied(node: NodeProto) -> NodeProto:
+    copy = NodeProto()
+    copy.CopyFrom(node)
+    return copy
