@@ -17,11 +17,12 @@ import pyarrow.parquet as pq
 import pytest
 from commands import COMMAND, failed_ids_of, ids_of, record_of, run_vdali
 from conftest import gpus
-from models import mean_colour_model, red_segmenter, tiny_classifier
+from models import mean_colour_model, red_segmenter, tiny_classifier, with_spec
 from onnx import TensorProto, helper
 from pictures import encoded, write_numbered
 from vdali.cli import main
 from vdali.engine.sources.ids import bytes_from_id
+from vdali.engine.spec import Precision
 
 BAD = 7
 
@@ -257,7 +258,6 @@ def test_a_model_that_cannot_be_used_is_status_5(vdali, tmp_path, model, picture
     [
         (("-m", "resnet"), "Unknown model 'resnet'. Give an ONNX file"),
         (("-m", "package.module:factory"), "To use a factory, export it first"),
-        (("-m", "efficientnet_lite0", "-p", "int8"), "Use --precision"),
     ],
 )
 def test_a_model_name_that_is_not_known_is_status_5(vdali, pictures, words, says):
@@ -266,10 +266,13 @@ def test_a_model_name_that_is_not_known_is_status_5(vdali, pictures, words, says
     assert says in ended.err
 
 
-def test_a_precision_that_the_file_does_not_have_is_status_5(vdali, model, pictures):
-    ended = vdali("run", pictures, "-m", model, "-p", "fp16", "-o", "out")
+def test_a_file_at_another_precision_is_status_5(vdali, tmp_path, model, pictures):
+    shutil.copy(model, tmp_path / "half.onnx")
+    with_spec(tmp_path / "half.onnx", precision=Precision.FP16)
+    ended = vdali("run", pictures, "-m", "half.onnx", "-p", "fp32", "-o", "out")
     assert ended.status == 5
-    assert "is fp32, but --precision fp16 was asked for. Use --precision fp32" in ended.err
+    assert "is fp16, but --precision fp32 was asked for. Use --precision fp16" in ended.err
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from vdali.display import ProgressDisplay, duration, line_of, summary_of
 from vdali.engine.report import Progress, RunReport, Used
-from vdali.engine.scheduler import StageTime
+from vdali.engine.stages import StageTime
 
 USED = Used(
     engine="onnxruntime:CPUExecutionProvider",

@@ -43,9 +43,10 @@ vdali.run(inputs, model=model, out=out, part_rows=100, on_progress=tell)
 INTERRUPTED_SCHEDULER = """
 import os, signal, sys, threading, time
 from vdali.engine.device import HostDevice
-from vdali.engine.scheduler import Lane, Role, Scheduler, Stage
+from vdali.engine.scheduler import Scheduler
+from vdali.engine.stages import Lane, Role, Stage
 
-def work(value):
+def work(value, lease):
     return sum(range(300))
 
 def interrupt(moment_s):
@@ -149,7 +150,8 @@ def test_a_kill_costs_no_more_than_one_part(tmp_path, pictures, model, whole):
         inferred = int.from_bytes(told.read_bytes(), "little")
         kept = len(ids_of(out)) + len(failed_ids_of(out)) - committed
         assert inferred > 0
-        assert 0 <= inferred - kept <= PART_ROWS
+        # the batch that completed the last part may not have been told of yet
+        assert -MICRO_BATCH <= inferred - kept <= PART_ROWS
     assert run_vdali("run", pictures, "-m", model, "-o", out).returncode == 0
     assert_same(out, whole, pictures)
 
