@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -89,10 +89,10 @@ def prune(model: ModelProto, output: str) -> None:
         node = made_by.get(name)
         if node is not None:
             waiting.extend(_reads(node))
-    nodes = [node for node in graph.node if any(name in needed for name in node.output)]
-    _replace(graph.node, nodes)
-    _replace(graph.initializer, [tensor for tensor in graph.initializer if tensor.name in needed])
-    _replace(graph.input, graph_inputs(model))
+    inputs = {value.name for value in graph_inputs(model)}
+    _keep(graph.node, lambda node: any(name in needed for name in node.output))
+    _keep(graph.initializer, lambda tensor: tensor.name in needed)
+    _keep(graph.input, lambda value: value.name in inputs)
     known = next((value for value in graph.output if value.name == output), None)
     _replace(graph.output, [known or helper.make_tensor_value_info(output, TensorProto.FLOAT, None)])
 
@@ -255,7 +255,6 @@ def _reads(node: NodeProto) -> set[str]:
     for subgraph in _subgraphs(node):
         for inner in _graphs(subgraph):
             names |= {name for each in inner.node for name in each.input if name}
-            names |= {value.name for value in inner.output}
     return names
 
 
@@ -263,6 +262,13 @@ def _free_name(name: str, used: set[str]) -> str:
     while name in used:
         name += "_"
     return name
+
+
+def _keep(field: Any, wanted: Callable[[Any], bool]) -> None:
+    """Drop the others in place: copying gigabytes of weights takes long, and protobuf refuses the largest."""
+    for index in range(len(field) - 1, -1, -1):
+        if not wanted(field[index]):
+            del field[index]
 
 
 def _replace(field: Any, values: Sequence[Any]) -> None:

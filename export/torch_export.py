@@ -172,7 +172,8 @@ def _exported(module: torch.nn.Module, example: torch.Tensor, name: str, report:
     traced, why_not = _attempt(lambda: _by_tracing(module, example))
     if traced is not None and not traced[1]:
         return traced[0]
-    report(f"{name} is not plain enough for the tracing exporter: torch.export follows (10 seconds to 2 minutes).")
+    doubt = f"cannot trace it ({why_not})" if traced is None else "may have traced it wrongly"
+    report(f"The tracing exporter {doubt}: torch.export follows (10 seconds to 2 minutes).")
     program, why_neither = _attempt(lambda: _by_torch_export(module, example))
     if program is not None:
         return program
@@ -219,7 +220,7 @@ def _by_tracing(module: torch.nn.Module, example: torch.Tensor) -> tuple[ModelPr
     from torch.jit import TracerWarning  # type: ignore[attr-defined]
 
     with quiet(), tempfile.TemporaryDirectory(prefix="vdali-export-") as folder:
-        draft = Path(folder) / "model.onnx"
+        draft = str(Path(folder) / "model.onnx")
         with warnings.catch_warnings(record=True) as seen:
             warnings.simplefilter("always", TracerWarning)
             torch.onnx.export(

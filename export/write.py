@@ -63,6 +63,7 @@ def _publish(draft: Path, path: Path) -> None:
         with open(file, "rb") as opened:
             os.fsync(opened.fileno())
     for file in fresh:
+        file.chmod(draft.stat().st_mode)  # onnx makes them readable by their owner alone
         os.replace(file, path.parent / file.name)
     os.replace(draft, path)
     _sync_folder(path.parent)

@@ -118,7 +118,7 @@ def test_a_cache_that_cannot_be_written_costs_a_warning_and_not_the_run(tmp_path
 
 def test_a_file_is_taken_as_it_is(tmp_path, exports):
     path = tiny_classifier(tmp_path / "mine.onnx")
-    assert resolve(tmp_path, str(path), Precision.INT8)[0] == path
+    assert resolve(tmp_path, str(path))[0] == path
     assert exports == []
     with pytest.raises(ModelError, match=r"no model file .*gone\.onnx.*efficientnet_lite0"):
         resolve(tmp_path, str(tmp_path / "gone.onnx"))
@@ -134,11 +134,6 @@ def test_an_unknown_name_lists_what_is_possible(tmp_path, exports, name):
 def test_a_factory_is_to_be_exported_first(tmp_path, exports):
     with pytest.raises(ModelError, match="vdali export package:make"):
         resolve(tmp_path, "package:make")
-
-
-def test_a_precision_that_no_export_writes_is_refused(tmp_path, exports):
-    with pytest.raises(ModelError, match="precision fp32, not int8"):
-        resolve(tmp_path, precision=Precision.INT8)
 
 
 def test_a_cached_model_is_found_without_pytorch_and_no_module_loads_it(tmp_path, exports):

@@ -51,6 +51,7 @@ def test_weights_beside_the_file_are_replaced_with_it(tmp_path):
     write_model(plain_model(tmp_path), out, check=accept, data_over=0)
     (first,) = external_locations(out)
     assert first.startswith("m.onnx.")
+    assert (out.parent / first).stat().st_mode == out.stat().st_mode
     content = model_content(out)
     (out.parent / "m.onnx.other.txt").write_text("not ours")
     write_model(plain_model(tmp_path, classes=400), out, check=accept, data_over=0)

@@ -165,7 +165,9 @@ def bgr_mean():
 
 def big():
     """2.2 GB of weights, more than protobuf can hold."""
-    return Net(head=nn.Sequential(nn.Linear(16, 550_000), nn.Linear(550_000, 1000, bias=False))), PLAIN
+    width = 13_500
+    wide = [nn.Linear(width, width, bias=False) for _ in range(3)]
+    return Net(head=nn.Sequential(nn.Linear(16, width), *wide, nn.Linear(width, 10))), PLAIN
 
 
 def not_a_module():
