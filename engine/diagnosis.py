@@ -38,6 +38,9 @@ from .lanes import LaneOptions, LanePlan, make_scheduler
 from .preprocess import Exif
 from .sources.interface import Source
 
+FORMAT_VERSION = 1
+"""Version of a diagnosis' JSON form."""
+
 _SLOW_READ_S = 0.5e-3
 _MUCH_ELSEWHERE = 0.25
 
@@ -89,6 +92,7 @@ class Diagnosis:
     def to_json(self) -> dict[str, Any]:
         """JSON form, units in the keys."""
         return {
+            "format_version": FORMAT_VERSION,
             "kind": "diagnosis",
             "verdict": self.verdict,
             "resource": self.resource.value,

@@ -1,0 +1,83 @@
+"""A sweep as curves of throughput over batch size, with the plateau and the recommended point marked."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from .report_page import Chart, Series, Table
+from .report_words import heading, number, shown
+
+BATCH, RATE = "batch_size", "throughput_samples_per_s"
+_SERIES_KEYS = ("model", "precision", "resolution", "decoder")
+_MARGIN = 0.3
+"""Doublings left free on both sides, so that the outer ticks have room."""
+
+Cell = Mapping[str, Any]
+
+
+def is_sweep(cells: Any) -> bool:
+    return isinstance(cells, list) and any(isinstance(cell, Mapping) and BATCH in cell for cell in cells)
+
+
+def sweep_blocks(cells: Sequence[Cell]) -> tuple[list[Chart], Table]:
+    """One chart with a line for each setting, and all cells as a table; failed cells are rows without a rate."""
+    measured = [cell for cell in cells if _rate(cell)]
+    marked = frozenset(i for i, cell in enumerate(cells) if cell.get("recommended"))
+    keys = list(dict.fromkeys(key for cell in cells for key, value in cell.items() if value is not None))
+    rows = [[shown(key, cell.get(key)) for key in keys] for cell in cells]
+    table = Table([heading(key) for key in keys], rows, marked)
+    return ([_chart(measured)] if measured else []), table
+
+
+def sweep_verdict(part: Mapping[str, Any]) -> str:
+    """The recommended point with its reason, or the fastest one."""
+    cells = part["cells"]
+    chosen = next((cell for cell in cells if cell.get("recommended")), None)
+    best = chosen or max(cells, key=lambda cell: _rate(cell) or 0.0)
+    if not _rate(best):
+        return "no point of the sweep was measured"
+    reason = part.get("reason") or best.get("reason")
+    word = "recommended" if chosen is not None else "fastest"
+    text = f"{word}: batch size {best[BATCH]}{_named(best, ', ')}, {number(_rate(best) or 0.0)} images/s"
+    return f"{text}; {reason}" if reason else text
+
+
+def _chart(cells: Sequence[Cell]) -> Chart:
+    lines: dict[str, list[Cell]] = {}
+    for cell in sorted(cells, key=lambda cell: float(cell[BATCH])):
+        lines.setdefault(_named(cell, "").strip(", ") or "throughput", []).append(cell)
+    batches = sorted({int(cell[BATCH]) for cell in cells})
+    top = 1.05 * max(_rate(cell) or 0.0 for cell in cells)
+    return Chart(
+        title="Throughput over batch size",
+        summary="images/s; a large dot marks the plateau or the recommended point",
+        series=[
+            Series(
+                name=name,
+                x=[math.log2(cell[BATCH]) for cell in found],
+                y=[_rate(cell) or 0.0 for cell in found],
+                marks=[i for i, cell in enumerate(found) if cell.get("plateau") or cell.get("recommended")],
+            )
+            for name, found in lines.items()
+        ],
+        x_range=(math.log2(batches[0]) - _MARGIN, math.log2(batches[-1]) + _MARGIN),
+        top=top,
+        top_text=f"{number(top)} images/s",
+        ticks=[(math.log2(batch), str(batch)) for batch in batches],
+        points=True,
+    )
+
+
+def _named(cell: Cell, before: str) -> str:
+    """Settings of a cell other than its batch size."""
+    found = [str(cell[key]) for key in _SERIES_KEYS if cell.get(key) is not None]
+    return before + ", ".join(found) if found else ""
+
+
+def _rate(cell: Cell) -> float | None:
+    rate = cell.get(RATE)
+    if isinstance(rate, Mapping):
+        rate = rate.get("median")
+    return float(rate) if isinstance(rate, int | float) else None
