@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from onnx import ModelProto, NodeProto, TensorProto, helper
 
-from .typed import converted, copied, element_types
+from .typed import copied, element_types
 
 LOW_TYPES = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
 
@@ -53,8 +53,6 @@ def rounded(model: ModelProto) -> ModelProto:
             tensor.name = stored
     for node in copy.graph.node:
         nodes.append(node)
-        if _stated(node) in LOW_TYPES:
-            _state_float(node)
         for place, name in enumerate(node.output):
             kind = types.get(name)
             if kind in LOW_TYPES and node.op_type not in _EXACT:
@@ -74,14 +72,6 @@ def _stated(node: NodeProto) -> int | None:
         if node.op_type == "ConstantOfShape" and entry.name == "value":
             return int(entry.t.data_type)
     return None
-
-
-def _state_float(node: NodeProto) -> None:
-    for entry in node.attribute:
-        if node.op_type == "Cast" and entry.name == "to":
-            entry.i = TensorProto.FLOAT
-        elif entry.name == "value":
-            entry.t.CopyFrom(converted(entry.t, TensorProto.FLOAT, entry.t.name))
 
 
 def _cast(source: str, target: str, kind: int) -> NodeProto:

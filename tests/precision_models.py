@@ -89,6 +89,28 @@ def normalizing(path: Path) -> Path:
     return embedder(path, steps, constants, name="normalizing")
 
 
+def quantized(path: Path) -> Path:
+    """int8 embed model of ``summing``, its weights and activations near the ends of their ranges."""
+    int8, zero = np.full((WIDTH, WIDTH), 127, dtype=np.int8), np.array(0, dtype=np.int8)
+    steps = [
+        ("QuantizeLinear", ["features", "scale", "zero"], {}),
+        ("DequantizeLinear", ["t0", "scale", "zero"], {}),
+        ("DequantizeLinear", ["mix int8", "weight scale", "zero"], {}),
+        ("MatMul", ["t1", "t2"], {}),
+        ("QuantizeLinear", ["t3", "sum scale", "zero"], {}),
+        ("DequantizeLinear", ["t4", "sum scale", "zero"], {}),
+    ]
+    constants = {"mix int8": int8, "zero": zero, "weight scale": 1 / 127, "scale": 6 / 127, "sum scale": 48 / 127}
+    return embedder(path, steps, constants, name="summing")
+
+
+def summing(path: Path) -> Path:
+    """Embed model that adds up its features."""
+    return embedder(
+        path, [("MatMul", ["features", "mix"], {})], {"mix": np.ones((WIDTH, WIDTH), dtype=np.float32)}, name="summing"
+    )
+
+
 def node_of(model: onnx.ModelProto, name: str) -> NodeProto:
     return next(node for node in model.graph.node if node.name == name)
 

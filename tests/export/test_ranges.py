@@ -87,9 +87,15 @@ def test_constants_that_fp16_cannot_hold_keep_their_readers_in_fp32(tmp_path: Pa
 
 
 def test_values_that_are_not_finite_count_as_out_of_range(tmp_path: Path) -> None:
-    steps = [("Div", ["features", "nothing"], {}), ("Min", ["t0", "one"], {})]
-    found = analysed(embedder(tmp_path / "model.onnx", steps, {"nothing": 0.0, "one": 1.0}))
-    assert set(found) == {"step 0", "step 1"}
+    steps = [
+        ("Div", ["features", "nothing"], {}),  # infinity
+        ("Min", ["t0", "one"], {}),
+        ("Mul", ["t1", "undefined"], {}),  # NaN
+        ("Neg", ["t2"], {}),
+        ("Where", ["no", "t3", "t1"], {}),
+    ]
+    constants = {"nothing": 0.0, "one": 1.0, "undefined": np.nan, "no": np.array(False)}
+    assert set(analysed(embedder(tmp_path / "model.onnx", steps, constants))) == {f"step {i}" for i in range(5)}
 
 
 def test_a_model_that_the_runtime_refuses_is_a_model_error(tmp_path: Path) -> None:

@@ -13,9 +13,8 @@ import onnx
 import pytest
 from models import mean_colour_model, nan_colour_model, red_segmenter, tiny_classifier, with_spec
 from numpy.typing import NDArray
-from onnx import helper, numpy_helper
 from pictures import colour_of, encoded
-from precision_models import normalizing, overflowing, scaled, with_nan
+from precision_models import normalizing, overflowing, quantized, scaled, summing, with_nan
 from vdali.engine.backends.onnxruntime import OnnxRuntimeEngine
 from vdali.engine.errors import AgreementError, InferError, ModelError
 from vdali.engine.preprocess import Preprocess
@@ -188,6 +187,9 @@ def test_rows_left_over_from_a_bigger_batch_are_refused(tmp_path: Path) -> None:
         return {"embedding": buffer[: len(pixels)].copy()}
 
     assert "cosine_min" in refusal_of(path, changed(path, stale), pictures_for(path))
+    buffer[:] = 0
+    # few pictures come up in several batches: the bad one counts
+    assert "cosine_min" in refusal_of(path, changed(path, stale), pictures_for(path, 4))
 
 
 def test_more_rows_than_pictures_are_a_model_error(tmp_path: Path) -> None:
@@ -222,29 +224,14 @@ def test_an_engine_is_judged_by_its_outputs_alone(tmp_path: Path) -> None:
 
 
 def test_q_dq_files_are_judged_with_fp32_arithmetic_between(tmp_path: Path) -> None:
-    path = tiny_classifier(tmp_path / "model.onnx")
-    model = onnx.load(path)
-    weight = next(tensor for tensor in model.graph.initializer if tensor.name == "weight")
-    values = numpy_helper.to_array(weight)
-    scale = np.float32(np.abs(values).max() / 127)
-    model.graph.initializer.remove(weight)
-    model.graph.initializer.extend(
-        [
-            numpy_helper.from_array(np.rint(values / scale).astype(np.int8), "weight/int8"),
-            numpy_helper.from_array(scale, "scale_w"),
-            numpy_helper.from_array(np.int8(0)[()], "zero"),
-        ]
-    )
-    model.graph.node.insert(
-        0, helper.make_node("DequantizeLinear", ["weight/int8", "scale_w", "zero"], ["weight"], name="dequantize")
-    )
-    spec = spec_of(model, file="model")
-    stamp(model, spec, Precision.INT8, {})
+    """The fused kernels of a CPU without VNNI saturate on these values and would give half of the sums."""
+    path = summing(tmp_path / "model.onnx")
+    model = onnx.load(quantized(tmp_path / "int8.onnx"))
+    stamp(model, spec_of(model, file="model"), Precision.INT8, {})
     onnx.save(model, tmp_path / "int8.onnx")
-    agreement = validate(path, tmp_path / "int8.onnx", pictures_for(path))
+    agreement = validate(path, tmp_path / "int8.onnx", pictures_for(path), Limits(norm_difference_max=0.2))
     assert "Q/DQ in fp32" in agreement.judged
-    assert agreement.cosine_median is not None
-    assert 0.99 < agreement.cosine_median < 1
+    assert agreement.cosine_median == pytest.approx(1, abs=1e-3)
 
 
 def test_limits_can_be_stated(tmp_path: Path) -> None:
