@@ -1,20 +1,20 @@
 """What a million and a billion images cost: a measured rate, a price per hour, and every assumption beside the result.
 
-There are no prices here: they come from the user, as a number or in a file (``prices.example.toml`` shows one).
+There are no prices here: they come from the user, as a number or in a file.
 """
 
 from __future__ import annotations
 
-import json
-import math
-import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ..engine.errors import UsageError
-from .report_input import RunRecord, parts_with, read_bench, read_run
+from .bench_file import read_bench
+from .comparison import ComparisonReport, Status, SystemRow
+from .price import Price, money, positive, price_from_file
+from .report_input import RunRecord, read_run
 
 MILLION, BILLION = 10**6, 10**9
 SHORT_RUN_S = 30.0
@@ -35,16 +35,6 @@ class Rate:
     throughput: float
     source: str
     holds_for: Mapping[str, str] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Price:
-    """Price of one machine for an hour, where that comes from."""
-
-    per_hour: float
-    currency: str
-    source: str
     notes: tuple[str, ...] = ()
 
 
@@ -119,6 +109,7 @@ def cost(
     run: Path | None = None,
     bench: Path | None = None,
     system: str | None = None,
+    model: str | None = None,
     price_per_hour: float | None = None,
     prices: Path | None = None,
     machine: str | None = None,
@@ -129,20 +120,21 @@ def cost(
     """Cost from one rate and one price.
 
     The rate is a number (``throughput``, samples/s; ``holds_for`` says of what), a finished run's folder, or a
-    benchmark's file and the ``system`` in it (default vdali). The price is a number with its ``currency``, or that of
-    ``machine`` in the file ``prices``. Raises UsageError for numbers that are not above 0, for a run that is not
-    finished and for files that are not what they should be, InputNotFoundError where there is nothing.
+    benchmark's file (of ``system`` with ``model``, where it has more than one). The price is a number with its
+    ``currency``, or that of ``machine`` in the file ``prices``. Raises UsageError for numbers that are not above 0,
+    for a run that is not finished and for files that are not what they should be, InputNotFoundError where there is
+    nothing.
     """
     _one_of("rate", {"--throughput": throughput, "--run": run, "--bench": bench})
     _one_of("price", {"--price-per-hour": price_per_hour, "--prices": prices})
     if images is not None and images < 1:
         raise UsageError(f"The number of images must be >= 1, got {images}.")
     if throughput is not None:
-        rate = Rate(_positive(throughput, "throughput"), "given as a number", dict(holds_for or {}))
+        rate = Rate(positive(throughput, "throughput"), "given as a number", dict(holds_for or {}))
     else:
-        rate = rate_of_run(run) if run is not None else rate_of_bench(bench or Path(), system or "vdali")
+        rate = rate_of_run(run) if run is not None else rate_of_bench(bench or Path(), system, model)
     if price_per_hour is not None:
-        price = Price(_positive(price_per_hour, "price per hour"), currency, "given as a number")
+        price = Price(positive(price_per_hour, "price per hour"), currency, "given as a number")
     else:
         price = price_from_file(prices or Path(), machine)
     return Cost(rate, price, images)
@@ -163,70 +155,25 @@ def rate_of_run(out: Path) -> Rate:
     return Rate(found.throughput, source, _conditions_of_run(found), tuple(_notes_of_run(found)))
 
 
-def rate_of_bench(path: Path, system: str) -> Rate:
-    """Median rate of ``system`` in a benchmark's file; raises UsageError where the file has none of that name."""
-    document = read_bench(path)
-    known: list[str] = []
-    for title, part in parts_with(document, "systems"):
-        row = part["systems"].get(system)
-        known += [name for name in part["systems"] if name not in known]
-        rate = (row or {}).get("throughput_samples_per_s")
-        if isinstance(rate, Mapping) and row.get("cpu_ms_per_sample"):
-            holds_for = _conditions_of_bench(document, part, row)
-            spread = f"{rate['min']:,.1f} to {rate['max']:,.1f}"
-            source = f"median of a benchmark's rounds ({spread}; {path}{f', {title}' if title else ''})"
-            return Rate(_positive(rate["median"], f"median rate of {system}"), source, holds_for)
-    raise UsageError(f"{path} has no measured rate of a system '{system}'. It has: {', '.join(known) or 'no systems'}.")
+def rate_of_bench(path: Path, system: str | None = None, model: str | None = None) -> Rate:
+    """Median rate of ``system`` (default: vdali's own) with ``model`` in a benchmark's file.
 
-
-def price_from_file(path: Path, machine: str | None) -> Price:
-    """Price of ``machine`` in a TOML or JSON file, which may be left out where the file has one machine only.
-
-    Raises UsageError where the file is not readable, has no such machine, or a price that is not above 0.
+    Raises UsageError where the file compares several models and none is named, or has no right result of the system.
     """
-    document = _price_document(path)
-    machines = document.get("machines")
-    if not isinstance(machines, Mapping) or not machines:
-        raise UsageError(f"{path} names no machine. Write [machines.NAME] with a price_per_hour.")
-    name = machine if machine is not None or len(machines) > 1 else next(iter(machines))
-    entry = machines.get(name)
-    if not isinstance(entry, Mapping):
-        raise UsageError(f"{path} has no machine {name or '(none was named)'}. It has: {', '.join(machines)}.")
-    if "price_per_hour" not in entry:
-        raise UsageError(f"{path}: machine {name} has no price_per_hour. Write what an hour of it costs.")
-    as_of = f" as of {document['as_of']}" if "as_of" in document else ""
-    described = f" ({entry['note']})" if "note" in entry else ""
-    notes = ("the prices come from an EXAMPLE file: they belong to no real machine",) if document.get("example") else ()
-    return Price(
-        _positive(entry["price_per_hour"], f"price_per_hour of {name} in {path}"),
-        str(document.get("currency", "USD")),
-        f"{name}{described} in {path}{as_of}",
-        notes,
-    )
-
-
-def money(value: float, currency: str) -> str:
-    """Amount with at least three significant digits: ``EUR 1,234``, ``EUR 12.30``, ``EUR 0.00417``."""
-    if value >= 1000:
-        return f"{currency} {value:,.0f}"
-    if value >= 1 or round(value, 2) == value:
-        return f"{currency} {value:,.2f}"
-    return f"{currency} {value:.3g}" if value >= 1e-4 else f"{currency} {value:.2e}"
-
-
-def _price_document(path: Path) -> dict[str, Any]:
-    load: Callable[[str], Any] = json.loads if path.suffix == ".json" else tomllib.loads
-    try:
-        document = load(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise UsageError(f"No price file {path}. Copy prices.example.toml and write your prices into it.") from error
-    except (OSError, ValueError) as error:  # both parsers' errors are ValueErrors
-        raise UsageError(
-            f"The price file {path} is not readable: {error}. It must be TOML, or JSON named .json."
-        ) from error
-    if not isinstance(document, dict):
-        raise UsageError(f"The price file {path} holds {type(document).__name__}, not a table of machines.")
-    return document
+    document = read_bench(path)
+    reports = [ComparisonReport.from_json(part) for part in document.get("comparisons") or []]
+    found = [report for report in reports if model in (None, report.model)]
+    if len(found) != 1:
+        models = ", ".join(report.model for report in reports) or "none"
+        raise UsageError(f"{path} compares systems with these models: {models}. Name one of them.")
+    (report,) = found
+    row = next((row for row in report.rows if row.system == (system or report.ours)), None)
+    if row is None or row.throughput is None or row.status is not Status.OK:
+        states = ", ".join(f"{row.system} ({row.status})" for row in report.rows)
+        raise UsageError(f"{path} has no right result of '{system or report.ours}'. It has: {states}.")
+    source = f"median of {report.rounds} rounds ({row.throughput.text(1)}; {row.system} in {path})"
+    rate = positive(row.throughput.median, f"rate of {row.system} in {path}")
+    return Rate(rate, source, _conditions_of_bench(report, row, document.get("environment") or {}))
 
 
 def _conditions_of_run(found: RunRecord) -> dict[str, str]:
@@ -261,16 +208,14 @@ def _notes_of_run(found: RunRecord) -> list[str]:
     return notes
 
 
-def _conditions_of_bench(
-    document: Mapping[str, Any], part: Mapping[str, Any], row: Mapping[str, Any]
-) -> dict[str, str]:
-    environment = document.get("environment") or {}
-    holds_for = {name: str(part.get(name) or document.get(name) or NOT_STATED) for name in _DESCRIBED}
-    if environment:
-        holds_for["hardware"] = f"{environment.get('cpus_usable', '?')} CPUs ({environment.get('cpu') or 'unknown'})"
-    if row.get("description"):
-        holds_for["system"] = str(row["description"])
-    return holds_for
+def _conditions_of_bench(report: ComparisonReport, row: SystemRow, environment: Mapping[str, Any]) -> dict[str, str]:
+    return {
+        "model": f"{report.model} (weights: {report.weights})",
+        "batch": f"{report.batch_size} images",
+        "system": row.description,
+        "data": f"{report.images:,} images of {report.input_bytes / report.images / 1e3:,.0f} kB",
+        "hardware": f"{report.device}, {report.cpus} CPUs ({environment.get('cpu') or 'unknown model'})",
+    }
 
 
 def _one_of(what: str, given: Mapping[str, object]) -> None:
@@ -278,13 +223,6 @@ def _one_of(what: str, given: Mapping[str, object]) -> None:
     if len(named) != 1:
         got = " and ".join(named) if named else "none"
         raise UsageError(f"A cost needs one {what}, got {got}. Give one of {', '.join(given)}.")
-
-
-def _positive(value: object, what: str) -> float:
-    """``value`` as a number above 0; raises UsageError for anything else, NaN and infinity included."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value <= 0:
-        raise UsageError(f"The {what} must be a number above 0, got {value!r}.")
-    return float(value)
 
 
 def _duration(hours: float) -> str:

@@ -10,7 +10,7 @@ from ..engine.errors import UsageError, VdaliError
 from .cost import Cost
 from .report_bench import page_of_bench
 from .report_html import html_of
-from .report_input import read_bench, read_run
+from .report_input import read_document, read_run
 from .report_markdown import markdown_of
 from .report_page import Page
 from .report_run import page_of_run
@@ -32,9 +32,9 @@ def write_report(
         raise UsageError(f"A report is written as .html or .md, got {output.name}. Choose one of these endings.")
     costs = cost.to_json() if cost is not None else None
     if source.is_file():
-        page = page_of_bench(read_bench(source), source.name, cost=costs)
+        page = page_of_bench(read_document(source), source.name, cost=costs)
     else:
-        found = read_bench(diagnosis) if isinstance(diagnosis, Path) else diagnosis
+        found = read_document(diagnosis) if isinstance(diagnosis, Path) else diagnosis
         page = page_of_run(read_run(source), diagnosis=found, cost=costs)
     try:
         output.write_text(render(page), encoding="utf-8", errors="backslashreplace")

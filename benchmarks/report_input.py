@@ -1,27 +1,22 @@
-"""Reads what a run or a benchmark has left: OUT/run.json, its telemetry, or a benchmark's JSON file.
-
-A benchmark's file is a JSON object with ``format_version``. What is shown of it is found by shape, at any depth:
-``systems`` (a comparison), ``cells`` (a sweep), ``precisions`` (agreement), ``kind: diagnosis``, ``kind: cost``.
-"""
+"""Reads what a run, a benchmark or a diagnosis has left: OUT/run.json and its telemetry, or a JSON file."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
+from ..engine.diagnosis_model import FORMAT_VERSION as DIAGNOSIS_VERSION
 from ..engine.errors import InputNotFoundError, UsageError
-from ..engine.sinks.run_dir import FORMAT_VERSION as RUN_FORMAT_VERSION
+from ..engine.sinks.run_dir import FORMAT_VERSION as RUN_VERSION
 from ..engine.sinks.run_dir import RUN_FILE
 from ..engine.telemetry import TELEMETRY_FILE
 from ..engine.telemetry_file import read_telemetry
-
-FORMAT_VERSION = 1
-"""Version of benchmark files; whoever writes one puts it there as ``format_version``."""
+from .bench_file import read_bench
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,33 +66,25 @@ def read_run(out: Path) -> RunRecord:
             "`vdali run -o` wrote."
         )
     record = _json_object(path, "a run's record")
-    if record.get("format_version") != RUN_FORMAT_VERSION:
-        raise _other_version(path, record, RUN_FORMAT_VERSION)
+    if record.get("format_version") != RUN_VERSION:
+        raise _other_version(path, record, RUN_VERSION)
     telemetry, note = _telemetry(out / TELEMETRY_FILE)
     return RunRecord(out, record, telemetry, note)
 
 
-def read_bench(path: Path) -> dict[str, Any]:
-    """Document of a benchmark's JSON file.
+def read_document(path: Path) -> dict[str, Any]:
+    """What a benchmark or a diagnosis wrote as JSON.
 
     Raises InputNotFoundError where it is missing, UsageError for another version or no JSON object.
     """
     if not path.is_file():
-        raise InputNotFoundError(f"No file {path}. Give the JSON file that a benchmark wrote.")
-    document = _json_object(path, "a benchmark's result")
-    if document.get("format_version") != FORMAT_VERSION:
-        raise _other_version(path, document, FORMAT_VERSION)
+        raise InputNotFoundError(f"No file {path}. Give the JSON file that `vdali bench` or `vdali diagnose` wrote.")
+    document = _json_object(path, "a result")
+    if document.get("kind") != "diagnosis":
+        return read_bench(path)
+    if document.get("format_version") != DIAGNOSIS_VERSION:
+        raise _other_version(path, document, DIAGNOSIS_VERSION)
     return document
-
-
-def parts_with(document: Mapping[str, Any], key: str, title: str = "") -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Every object inside ``document`` that has ``key``, with the keys that lead to it as its title."""
-    if key in document:
-        yield title, document
-        return
-    for name, value in document.items():
-        if isinstance(value, Mapping):
-            yield from parts_with(value, key, f"{title}, {name}" if title else str(name))
 
 
 def _telemetry(path: Path) -> tuple[list[dict[str, Any]], str]:

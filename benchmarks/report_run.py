@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from .cost import money
+from .price import money
 from .report_diagnosis import diagnosis_sections, stages_of_run, verdict_of_run
 from .report_input import RunRecord
 from .report_page import Charts, Facts, Page, Section

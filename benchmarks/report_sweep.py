@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from .report_page import Chart, Series, Table
 from .report_words import heading, number, shown
 
-BATCH, RATE = "batch_size", "throughput_samples_per_s"
+CELLS, BATCH, RATE = "cells", "batch_size", "throughput_samples_per_s"
 _SERIES_KEYS = ("model", "precision", "resolution", "decoder")
 _MARGIN = 0.3
 """Doublings left free on both sides, so that the outer ticks have room."""
@@ -17,8 +17,19 @@ _MARGIN = 0.3
 Cell = Mapping[str, Any]
 
 
-def is_sweep(cells: Any) -> bool:
+def is_sweep(value: Any) -> bool:
+    """Whether ``value`` is an object whose ``cells`` are points of a sweep."""
+    cells = value.get(CELLS) if isinstance(value, Mapping) else None
     return isinstance(cells, list) and any(isinstance(cell, Mapping) and BATCH in cell for cell in cells)
+
+
+def sweeps_in(value: Any) -> Iterator[Mapping[str, Any]]:
+    """Every sweep inside a document."""
+    if is_sweep(value):
+        yield value
+    elif isinstance(value, Mapping):
+        for item in value.values():
+            yield from sweeps_in(item)
 
 
 def sweep_blocks(cells: Sequence[Cell]) -> tuple[list[Chart], Table]:
@@ -33,7 +44,7 @@ def sweep_blocks(cells: Sequence[Cell]) -> tuple[list[Chart], Table]:
 
 def sweep_verdict(part: Mapping[str, Any]) -> str:
     """The recommended point with its reason, or the fastest one."""
-    cells = part["cells"]
+    cells = part[CELLS]
     chosen = next((cell for cell in cells if cell.get("recommended")), None)
     best = chosen or max(cells, key=lambda cell: _rate(cell) or 0.0)
     if not _rate(best):

@@ -22,6 +22,7 @@ from .diagnosis_measure import Picked, StagesAlone, on_cpu, pick_samples
 from .diagnosis_model import (
     DECODE,
     DOWNLOAD,
+    FORMAT_VERSION,
     INFER,
     LISTING,
     READ,
@@ -37,9 +38,6 @@ from .errors import UsageError
 from .lanes import LaneOptions, LanePlan, make_scheduler
 from .preprocess import Exif
 from .sources.interface import Source
-
-FORMAT_VERSION = 1
-"""Version of a diagnosis' JSON form."""
 
 _SLOW_READ_S = 0.5e-3
 _MUCH_ELSEWHERE = 0.25

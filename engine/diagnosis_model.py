@@ -11,6 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+FORMAT_VERSION = 1
+"""Version of a diagnosis' JSON form."""
+
 
 class Resource(StrEnum):
     """What can hold a run back."""

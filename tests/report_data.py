@@ -7,7 +7,10 @@ import math
 from pathlib import Path
 from typing import Any
 
-from vdali.benchmarks.report_input import FORMAT_VERSION
+from vdali.benchmarks.bench_file import BENCH_VERSION
+from vdali.benchmarks.comparison import ComparisonReport, Status, SystemRow
+from vdali.benchmarks.measure import Spread
+from vdali.engine.diagnosis_model import FORMAT_VERSION
 from vdali.engine.stages import StageTime
 from vdali.engine.telemetry import TELEMETRY_FILE
 from vdali.engine.telemetry_file import TelemetryFile, TelemetrySample
@@ -126,35 +129,51 @@ def run_folder(out: Path, **changes: Any) -> Path:
     return out
 
 
-def bench_document(**changes: Any) -> dict[str, Any]:
-    """A comparison in which one system fails and one is wrong, stages, agreement by precision."""
+def comparison(model: str = "mobilenetv3_small_100", *, torch_rate: float = 100.2) -> ComparisonReport:
+    """A comparison in which one system is absent, one fails and one is wrong."""
+
+    def of(rate: float) -> Spread:
+        return Spread(0.95 * rate, rate, 1.04 * rate)
+
+    numbers = {"cpu_ms": of(4.9), "latency_p50_s": 0.021, "latency_p99_s": 0.043, "peak_memory_bytes": 412_000_000}
+    rows = (
+        SystemRow("vdali", Status.OK, description="vdali, turbo, 2 lanes", throughput=of(398.0), **numbers),
+        SystemRow(
+            "torch",
+            Status.OK,
+            description="DataLoader with 2 workers, PIL, eager",
+            throughput=of(torch_rate),
+            ours_over_this=of(398.0 / torch_rate),
+            lowest_cosine=0.99991,
+            **numbers,
+        ),
+        SystemRow("dali-torch", Status.FAILED, note=f"no memory: {LONG}"),
+        SystemRow("ray", Status.ABSENT, note="No module named 'ray'"),
+        SystemRow("fast-but-wrong", Status.WRONG, note=HOSTILE, throughput=of(900.0), **numbers),
+    )
+    return ComparisonReport(
+        model=model,
+        task="embed",
+        weights="random (seed 0)",
+        images=400,
+        input_bytes=400 * 52_000,
+        batch_size=32,
+        rounds=5,
+        device="cpu",
+        cpus=2,
+        ours="vdali",
+        reference="torch",
+        rows=rows,
+    )
+
+
+def bench_document(*comparisons: ComparisonReport, **changes: Any) -> dict[str, Any]:
+    """Comparisons, stages, and agreement by precision."""
+    found = comparisons or (comparison(),)
     return {
-        "format_version": FORMAT_VERSION,
-        "model": "mobilenetv3_small_100",
+        "bench_version": BENCH_VERSION,
         "environment": {"cpu": "AMD EPYC", "cpus_usable": 2},
-        "whole": {
-            "images": 400,
-            "systems": {
-                "vdali": {
-                    "description": "vdali, turbo, 2 lanes",
-                    "throughput_samples_per_s": spread(398.0),
-                    "cpu_ms_per_sample": spread(4.9),
-                    "latency_p99_s": 0.043,
-                    "peak_rss_bytes": 412_000_000,
-                },
-                "torch": {
-                    "description": "DataLoader, PIL, eager",
-                    "throughput_samples_per_s": spread(100.2),
-                    "cpu_ms_per_sample": spread(19.1),
-                    "latency_p99_s": 0.9,
-                    "peak_rss_bytes": 1_900_000_000,
-                },
-                "dali-torch": {"failed": "no memory: " + LONG},
-                "fast-but-wrong": {"throughput_samples_per_s": spread(900.0), "wrong": True},
-            },
-            "throughput_over_torch": spread(3.97),
-            "lowest_cosine": 0.99991,
-        },
+        "comparisons": [report.to_json() for report in found],
         "stages": {"cpu_ms_per_sample": {"read": spread(0.05), "decode": spread(2.5), "infer": spread(2.1)}},
         "precisions": [
             {"precision": "fp32", "file_bytes": 10_200_000, "cosine_min": 1.0, "gate": "passed"},
@@ -182,7 +201,7 @@ def sweep_document() -> dict[str, Any]:
                 | ({"recommended": True} if plateau and precision == "fp16" else {})
             )
     return {
-        "format_version": FORMAT_VERSION,
+        "bench_version": BENCH_VERSION,
         "kind": "sweep",
         "model": "vit_small_patch16_224",
         "cells": cells,

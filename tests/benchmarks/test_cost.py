@@ -9,9 +9,10 @@ import pytest
 import vdali
 from models import mean_colour_model
 from pictures import write_numbered
+from report_data import bench_document, comparison
 from vdali.benchmarks import cost as cost_module
-from vdali.benchmarks.cost import BILLION, MILLION, cost, money
-from vdali.benchmarks.report_input import FORMAT_VERSION
+from vdali.benchmarks.cost import BILLION, MILLION, cost
+from vdali.benchmarks.price import money
 from vdali.engine.errors import InputNotFoundError, UsageError
 
 EXAMPLE = Path(cost_module.__file__).with_name("prices.example.toml")
@@ -33,19 +34,6 @@ def edited(out: Path, target: Path, **changes: object) -> Path:
     record = json.loads((out / "run.json").read_text()) | changes
     (target / "run.json").write_text(json.dumps(record))
     return target
-
-
-def bench_file(path: Path, **changes: object) -> Path:
-    spread = {"min": 80.0, "median": 100.0, "max": 110.0}
-    row = {"throughput_samples_per_s": spread, "cpu_ms_per_sample": spread, "description": "vdali, 2 lanes"}
-    document = {
-        "format_version": FORMAT_VERSION,
-        "model": "mobilenetv3_small_100",
-        "environment": {"cpu": "Some CPU", "cpus_usable": 2},
-        "whole": {"systems": {"vdali": row, "torch": {"failed": "no memory"}}},
-    }
-    path.write_text(json.dumps(document | changes))
-    return path
 
 
 def test_a_rate_and_a_price_give_the_cost_of_a_million_and_a_billion():
@@ -110,15 +98,27 @@ def test_the_sessions_of_a_resumed_run_count_together_and_killed_ones_are_told(f
 
 
 def test_the_rate_of_a_benchmark_is_the_median_of_the_system_asked_for(tmp_path):
-    found = cost(bench=bench_file(tmp_path / "bench.json"), price_per_hour=1.0)
-    assert found.rate.throughput == 100.0
-    assert "80.0 to 110.0" in found.rate.source
-    assert found.assumptions["model"] == "mobilenetv3_small_100"
-    assert found.assumptions["hardware"] == "2 CPUs (Some CPU)"
-    assert found.assumptions["system"] == "vdali, 2 lanes"
-    for absent in ("torch", "nothing"):
-        with pytest.raises(UsageError, match=r"It has: vdali, torch\."):
-            cost(bench=tmp_path / "bench.json", system=absent, price_per_hour=1.0)
+    path = tmp_path / "bench.json"
+    path.write_text(json.dumps(bench_document()))
+    found = cost(bench=path, price_per_hour=1.0)
+    assert found.rate.throughput == 398.0
+    assert "median of 5 rounds (398.0 (378.1 to 413.9); vdali in" in found.rate.source
+    assert found.assumptions["model"] == "mobilenetv3_small_100 (weights: random (seed 0))"
+    assert found.assumptions["hardware"] == "cpu, 2 CPUs (AMD EPYC)"
+    assert found.assumptions["system"] == "vdali, turbo, 2 lanes"
+    assert found.assumptions["data"] == "400 images of 52 kB"
+    assert cost(bench=path, system="torch", price_per_hour=1.0).rate.throughput == 100.2
+    for useless in ("dali-torch", "fast-but-wrong", "nothing"):
+        with pytest.raises(UsageError, match=r"It has: vdali \(ok\), torch \(ok\), dali-torch \(failed\)"):
+            cost(bench=path, system=useless, price_per_hour=1.0)
+
+
+def test_a_benchmark_of_several_models_needs_the_model_s_name(tmp_path):
+    path = tmp_path / "bench.json"
+    path.write_text(json.dumps(bench_document(comparison(), comparison("resnet50", torch_rate=50.0))))
+    with pytest.raises(UsageError, match=r"mobilenetv3_small_100, resnet50\. Name one"):
+        cost(bench=path, price_per_hour=1.0)
+    assert cost(bench=path, system="torch", model="resnet50", price_per_hour=1.0).rate.throughput == 50.0
 
 
 def test_a_price_file_is_the_user_s_and_the_example_is_marked_as_one(tmp_path):
@@ -207,16 +207,19 @@ def test_a_run_that_is_empty_missing_unfinished_idle_or_of_another_version_is_a_
 
 
 def test_a_benchmark_file_of_another_version_or_none_at_all_is_a_plain_error(tmp_path):
-    with pytest.raises(UsageError, match="has format_version 2"):
-        cost(bench=bench_file(tmp_path / "new.json", format_version=2), price_per_hour=1.0)
-    (tmp_path / "old.json").write_text("{}")
-    with pytest.raises(UsageError, match="has no format_version"):
-        cost(bench=tmp_path / "old.json", price_per_hour=1.0)
-    with pytest.raises(InputNotFoundError, match="No file"):
+    path = tmp_path / "bench.json"
+    for text, message in (
+        (json.dumps(bench_document(bench_version=2)), "of bench version 2"),
+        ("{}", "no bench_version"),
+        ("[]", "no bench_version"),
+        ("{", "not JSON"),
+        (json.dumps(bench_document(comparisons=[])), "these models: none"),
+    ):
+        path.write_text(text)
+        with pytest.raises(UsageError, match=message):
+            cost(bench=path, price_per_hour=1.0)
+    with pytest.raises(UsageError, match="Cannot read"):
         cost(bench=tmp_path / "none.json", price_per_hour=1.0)
-    (tmp_path / "list.json").write_text("[]")
-    with pytest.raises(UsageError, match="holds list"):
-        cost(bench=tmp_path / "list.json", price_per_hour=1.0)
 
 
 @pytest.mark.parametrize(

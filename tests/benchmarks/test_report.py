@@ -17,7 +17,7 @@ import vdali
 from models import mean_colour_model
 from pictures import write_numbered
 from PIL import Image
-from report_data import HOSTILE, bench_document, diagnosis_document, run_folder, session, spread, sweep_document
+from report_data import HOSTILE, bench_document, comparison, diagnosis_document, run_folder, session, sweep_document
 from vdali.benchmarks.cost import cost
 from vdali.benchmarks.report import write_report
 from vdali.benchmarks.report_input import read_run
@@ -169,18 +169,22 @@ def test_a_run_without_telemetry_or_unfinished_says_so(tmp_path, out):
 def test_a_comparison_marks_the_fastest_right_system_and_tells_what_does_not_count(everything):
     page = everything["bench"].read_text()
     text = Document(page).text
-    assert "vdali is the fastest with 398 images/s, 3.97x torch; not counted: dali-torch: failed" in text
+    assert "mobilenetv3_small_100: vdali has 3.97x the rate of torch" in text
+    assert "not counted: dali-torch failed, ray absent, fast-but-wrong wrong" in text
+    assert "vdali wins: vdali does 3.97" in text
     assert "900 (855 to 936) images/s; wrong" in text
     marked = re.findall(r'<tr class="marked">(.*?)</tr>', page)
     assert any(">vdali<" in row for row in marked)
     assert not any("fast-but-wrong" in row for row in marked)
 
 
-def test_where_another_system_wins_the_verdict_names_it(tmp_path):
-    document = bench_document()
-    document["whole"]["systems"]["torch"]["throughput_samples_per_s"] = spread(796.0)
+def test_where_another_system_wins_the_report_says_so(tmp_path):
+    document = bench_document(comparison(torch_rate=796.0), comparison("resnet50"))
     text = report_of(json_file(tmp_path / "bench.json", document), tmp_path / "report.md")
-    assert "torch is the fastest with 796 images/s, 2.00x vdali" in text
+    assert "vdali has 0.50x the rate of torch" in text
+    assert "torch WINS" in text
+    assert "# Benchmark of mobilenetv3\\_small\\_100, resnet50" in text
+    assert "resnet50: vdali has 3.97x the rate of torch" in text
 
 
 def test_a_sweep_is_drawn_with_its_plateau_and_its_recommended_point(tmp_path):
@@ -216,8 +220,11 @@ def test_what_is_no_report_or_cannot_be_written_is_a_plain_error(tmp_path, out):
         write_report(out, tmp_path / "report.pdf")
     with pytest.raises(InputNotFoundError, match="does not exist"):
         write_report(tmp_path / "none", tmp_path / "report.html")
+    with pytest.raises(UsageError, match="of bench version 99"):
+        write_report(json_file(tmp_path / "b.json", bench_document(bench_version=99)), tmp_path / "report.html")
+    other = json_file(tmp_path / "d.json", diagnosis_document() | {"format_version": 99})
     with pytest.raises(UsageError, match="has format_version 99"):
-        write_report(json_file(tmp_path / "b.json", bench_document(format_version=99)), tmp_path / "report.html")
+        write_report(other, tmp_path / "report.html")
     with pytest.raises(VdaliError, match="Cannot write"):
         write_report(out, tmp_path / "none" / "report.html")
 
