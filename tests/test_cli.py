@@ -370,9 +370,10 @@ def test_lists_are_read_with_the_columns_and_root_that_are_named(vdali, tmp_path
     words = ("run", "list.csv", "-m", model, "-o", "out", "--root", pictures, "--path-column", "where")
     assert vdali(*words, "--id-column", "key").status == 0
     assert ids_of(tmp_path / "out") == ["a", "b"]
-    other = vdali(*words)
-    assert other.status == 6
-    assert "reading: " in other.err
+    for other in (words, (*words[:6], "--path-column", "where", "--id-column", "key")):
+        ended = vdali(*other)
+        assert ended.status == 6
+        assert "reading: " in ended.err
 
 
 def test_a_list_under_any_name_is_read_when_its_kind_is_told(vdali, tmp_path, model, pictures):
@@ -423,14 +424,20 @@ def test_an_input_folder_of_any_name_is_read_and_an_output_folder_must_be_utf_8(
     assert sorted(os.listdir(os.fsencode(tmp_path))) == [b"in\xff", b"out"]
 
 
+def buffered() -> dict[str, str]:
+    """The environment without the switch that hides what is still to be flushed when Python ends."""
+    return {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+
+
 def test_a_reader_that_goes_away_ends_the_command_without_a_word(tmp_path, model, pictures):
     command = [*COMMAND, "run", str(pictures), "-m", str(model), "-o", str(tmp_path / "out"), "--json"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=buffered()
+    ) as process:
         process.stdout.close()
         said = process.stderr.read()
     assert process.returncode == 1
-    assert "Traceback" not in said
-    assert "Exception ignored" not in said
+    assert said.endswith("out: 29 rows, 1 failures in all\n")
     assert record_of(tmp_path / "out")["status"] == "finished"
 
 
@@ -438,7 +445,7 @@ def test_a_full_stdout_is_status_1_with_a_message(tmp_path, model, pictures):
     with open("/dev/full", "w") as full:
         ended = run_vdali(
             "run", pictures, "-m", model, "-o", tmp_path / "out", "--json",
-            capture_output=False, stdout=full, stderr=subprocess.PIPE,
+            capture_output=False, stdout=full, stderr=subprocess.PIPE, env=buffered(),
         )  # fmt: skip
     assert ended.returncode == 1
     assert ended.stderr.splitlines()[-1].startswith("vdali: [Errno 28] No space left on device. ")
