@@ -28,6 +28,9 @@ from .typed import copied, element_types
 LARGEST_BATCH = 8
 """Most pictures per batch unless a candidate is built for more."""
 
+REFERENCE_BATCH = 8
+"""Most pictures that the reference takes at once, whatever the candidate's batch: its tensors must fit in memory."""
+
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
@@ -76,7 +79,9 @@ def measure(
     for rows in batches(len(pictures), largest_batch):
         pixels = np.ascontiguousarray(pictures.pixels[rows])
         got = _outputs(candidate, spec, pixels)
-        scores.add(rows, got, expected_of(pixels))
+        for start in range(0, len(rows), REFERENCE_BATCH):
+            part = slice(start, start + REFERENCE_BATCH)
+            scores.add(rows[part], {name: value[part] for name, value in got.items()}, expected_of(pixels[part]))
         sizes.append(len(rows))
     return scores.agreement(candidate.precision, candidate.judged, sizes, pictures.content)
 
