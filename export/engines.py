@@ -118,7 +118,7 @@ class EngineMaker:
 
 
 def fp32_file(model: str, report: Report) -> Path:
-    """fp32 file of a known name (a bare one is timm's); seeded random weights, named so, where pretrained ones cannot be had.
+    """fp32 file of a known name (a bare one is timm's); random weights, named so, where others cannot be had.
 
     Random weights make an embedding model: the labels of an untrained classifier mean nothing, so no gate could
     judge them.
