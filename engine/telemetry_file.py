@@ -26,8 +26,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from .stages import StageTime
 from .sinks.parts import write_durably, writing
+from .stages import StageTime
 from .telemetry_gpu import GpuSample
 from .telemetry_host import HostSample
 
