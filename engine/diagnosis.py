@@ -143,13 +143,24 @@ def diagnose(
         alone = StagesAlone(source, picked, engine, decoders.own, micro_batch=plan.micro_batch, scratch=folder)
         say(f"each stage alone, {seconds:g} s each")
         costs = alone.costs(seconds)
-        arithmetic = _model_of(costs, picked, plan)
+        gpu = _gpu_of(engine, device)
+        copies = _copy_costs(gpu, alone, seconds) if gpu is not None else {}
+        arithmetic = _model_of(costs | copies, picked, plan)
         alternatives = alternatives_of(alone, arithmetic, decoders, options, plan, seconds)
         say(f"the whole, {2 * seconds:g} s")
         whole = measure_whole(
-            source, scheduler, engine.spec, micro_batch=plan.micro_batch, seconds=2 * seconds, scratch=folder
+            source,
+            scheduler,
+            engine.spec,
+            lanes=plan.lanes,
+            micro_batch=plan.micro_batch,
+            seconds=2 * seconds,
+            scratch=folder,
+            gpus=None if gpu is None else [gpu],
         )
-        advice = advise(arithmetic, whole.throughput, alternatives)
+        advice = advise(
+            arithmetic, whole.throughput, alternatives, micro_batch=plan.micro_batch, gpu_decode=gpu is not None
+        )
         load = min(1.0, whole.cpu_s / whole.elapsed_s / arithmetic.cpus)
         return Diagnosis(
             verdict=verdict_of(arithmetic, whole.throughput, advice),
@@ -167,16 +178,38 @@ def diagnose(
         )
 
 
+def _gpu_of(engine: Engine, device: str) -> int | None:
+    """CUDA ordinal that the engine runs on, None on a CPU."""
+    if engine.name.endswith("CPUExecutionProvider"):
+        return None
+    return int(device.partition(":")[2] or 0)
+
+
+def _copy_costs(gpu: int, alone: StagesAlone, seconds: float) -> dict[str, StageCost]:
+    from .cuda_device import CudaDevice
+    from .diagnosis_copies import copy_costs
+
+    return copy_costs(CudaDevice(gpu), alone.pixels, alone.outputs, seconds)
+
+
 def _model_of(costs: Mapping[str, StageCost], picked: Picked, plan: LanePlan) -> PipelineModel:
-    """Arithmetic of a run on the CPU: every lane reads, decodes and infers in turn."""
+    """Arithmetic of a run whose lanes read, decode and infer in turn, on the CPU or with an engine on a GPU.
+
+    An engine on a GPU copies by itself, so the copies are part of its time and are taken out of it.
+    """
     allowance = cpu_allowance()
-    never_wait = {stage: on_cpu(costs[stage]) for stage in (DECODE, INFER, ROWS)}
+    on_gpu = UPLOAD in costs
+    never_wait = {stage: on_cpu(costs[stage]) for stage in (DECODE, ROWS, *(() if on_gpu else (INFER,)))}
+    if on_gpu:
+        copied_s = costs[UPLOAD].wall_s + costs[DOWNLOAD].wall_s
+        never_wait[INFER] = replace(costs[INFER], wall_s=max(0.0, costs[INFER].wall_s - copied_s))
     read = picked.first_read if _is_cold(picked, costs[READ]) else costs[READ]
     return PipelineModel(
         costs={**costs, **never_wait, READ: read},
         lanes=plan.lanes,
         cpus=min(allowance.affinity, allowance.quota or allowance.affinity),
-        turns=((READ, DECODE, INFER, ROWS),),
+        turns=((READ, DECODE, UPLOAD, INFER, DOWNLOAD, ROWS),),
+        single=((LISTING, SINK), (INFER,), (UPLOAD,), (DOWNLOAD,)) if on_gpu else ((LISTING, SINK),),
     )
 
 
@@ -209,6 +242,12 @@ def _notes(picked: Picked, again: StageCost, whole: Whole, load: float) -> list[
         notes.append("the verdict is for files that are not in the page cache; a second run over them reads faster")
     if picked.failures:
         notes.append(f"{picked.failures} of the samples could not be read and are not part of the numbers")
+    shares = [gpu.utilisation for sample in whole.telemetry for gpu in sample.gpus if gpu.utilisation is not None]
+    if shares:
+        notes.append(
+            f"the GPU was busy {100 * sum(shares) / len(shares):.0f} % of the time ({100 * min(shares):.0f} to "
+            f"{100 * max(shares):.0f} %) during the whole run"
+        )
     busy = [sum(sample.host.cpu_busy) / len(sample.host.cpu_busy) for sample in whole.telemetry]
     if busy:
         mean = sum(busy) / len(busy)

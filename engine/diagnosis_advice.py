@@ -21,6 +21,7 @@ from .diagnosis_model import (
     Resource,
     StageCost,
 )
+from .diagnosis_prediction import predicted_throughput
 
 MOST_LANES = 32
 MOST_CPUS = 128
@@ -72,16 +73,22 @@ class Alternative:
 
 
 def advise(
-    model: PipelineModel, measured: float, alternatives: Sequence[Alternative], *, gpu_decode: bool = False
+    model: PipelineModel,
+    measured: float,
+    alternatives: Sequence[Alternative],
+    *,
+    micro_batch: int,
+    gpu_decode: bool = False,
 ) -> list[Advice]:
     """Changes worth it, options first, the greatest predicted gain first in each group.
 
-    ``measured`` is today's rate (samples/s): predictions are that times the gain of the model. ``gpu_decode`` says
-    that decoding could move to the GPU.
+    ``measured`` is today's rate (samples/s): predictions are that times the gain of the simulated machine.
+    ``gpu_decode`` says that decoding could move to the GPU.
     """
+    simulated = predicted_throughput(model, micro_batch)
 
     def advice(change: str, other: PipelineModel, options: Mapping[str, Any] | None = None) -> Advice:
-        gain = other.throughput / model.throughput
+        gain = predicted_throughput(other, micro_batch) / simulated
         return Advice(change, gain * measured, gain, options or {})
 
     tried = [advice(choice.change, _with(model, choice.stage, choice.cost), choice.options) for choice in alternatives]

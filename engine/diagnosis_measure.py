@@ -107,7 +107,10 @@ def pick_samples(source: Source, *, images: int, seconds: float) -> Picked:
 
 
 class StagesAlone:
-    """Each method costs one stage by itself, for about so many seconds."""
+    """Each method costs one stage by itself, for about so many seconds.
+
+    ``pixels`` is a full micro-batch of the source's pictures, ``outputs`` what the engine gives for it.
+    """
 
     def __init__(
         self, source: Source, picked: Picked, engine: Engine, decoder: Decoder, *, micro_batch: int, scratch: Path
@@ -124,7 +127,8 @@ class StagesAlone:
         samples = picked.encoded
         self._groups = [samples[first : first + micro_batch] for first in range(0, len(samples), micro_batch)]
         self._batch = self._cached_batch()
-        self._outputs = engine.infer(self._batch.pixels)
+        self.pixels = self._batch.pixels
+        self.outputs = engine.infer(self.pixels)
 
     def costs(self, seconds: float) -> dict[str, StageCost]:
         """Cost of every stage, each measured for ``seconds`` in all."""
@@ -165,7 +169,7 @@ class StagesAlone:
 
     def infer(self, seconds: float, size: int | None = None) -> StageCost:
         """The engine on a batch that waits in memory, of ``size`` images, the run's micro-batch by default."""
-        pixels = self._batch.pixels
+        pixels = self.pixels
         if size is not None:
             pixels = np.concatenate([pixels] * -(-size // len(pixels)))[:size]
         self._engine.infer(pixels)
@@ -173,11 +177,11 @@ class StagesAlone:
 
     def rows(self, seconds: float) -> StageCost:
         """Outputs to columns: for masks, that is the writing of PNGs."""
-        return _repeated(self._rows_of, [self._outputs], lambda _: self._micro_batch, seconds)
+        return _repeated(self._rows_of, [self.outputs], lambda _: self._micro_batch, seconds)
 
     def sink(self, seconds: float) -> StageCost:
         """Rows to Parquet parts on the disk of ``scratch``, with the commit that ends them."""
-        outcome = self._rows_of(self._outputs)
+        outcome = self._rows_of(self.outputs)
         sink = ParquetSink(self._scratch / f"sink-{time.monotonic_ns()}", spec=self._engine.spec, fingerprint="")
         meter = Meter()
         while not meter.is_over(seconds):

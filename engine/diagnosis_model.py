@@ -78,6 +78,7 @@ class PipelineModel:
 
     ``turns`` are stages that take turns on one stream of each of the ``lanes``; ``single`` are stages that take turns
     on something of which the run has only one: the thread that lists and writes, the GPU, one direction of the bus.
+    ``depth`` is the number of batches that a lane has in work at a time: 1 where all its stages take turns.
     """
 
     costs: Mapping[str, StageCost]
@@ -85,6 +86,7 @@ class PipelineModel:
     cpus: float
     turns: Sequence[Sequence[str]]
     single: Sequence[Sequence[str]] = ((LISTING, SINK),)
+    depth: int = 1
 
     @property
     def cpu_s(self) -> float:

@@ -17,6 +17,8 @@ from .stages import StageTime
 from .telemetry import Telemetry, TelemetryOptions
 from .telemetry_file import TelemetrySample
 
+ROUNDS_OF_A_LANE = 10
+PATIENCE = 5.0
 _TELEMETRY_S = 0.2
 
 
@@ -36,10 +38,22 @@ class Whole:
 
 
 def measure_whole(
-    source: Source, scheduler: Scheduler, spec: ModelSpec, *, micro_batch: int, seconds: float, scratch: Path
+    source: Source,
+    scheduler: Scheduler,
+    spec: ModelSpec,
+    *,
+    lanes: int,
+    micro_batch: int,
+    seconds: float,
+    scratch: Path,
+    gpus: Sequence[int] | None = None,
 ) -> Whole:
-    """A run of ``source``, again from its start where it ends too soon, into Parquet parts in ``scratch``."""
-    entries = _Entries(source, seconds)
+    """A run of ``source``, again from its start where it ends too soon, into Parquet parts in ``scratch``.
+
+    It goes on until every lane has had ROUNDS_OF_A_LANE batches, so that filling and emptying the lanes weighs little,
+    but not beyond PATIENCE times ``seconds``. ``gpus`` are watched besides.
+    """
+    entries = _Entries(source, seconds, least=ROUNDS_OF_A_LANE * lanes * micro_batch)
     sink = ParquetSink(scratch / f"whole-{time.monotonic_ns()}", spec=spec, fingerprint="")
     samples = 0
 
@@ -48,7 +62,7 @@ def measure_whole(
         samples += len(outcome.rows) + len(outcome.failures)
 
     cpu_s = time.process_time()
-    with Telemetry(None, options=TelemetryOptions(interval_s=_TELEMETRY_S)) as telemetry:
+    with Telemetry(None, gpus=gpus, options=TelemetryOptions(interval_s=_TELEMETRY_S)) as telemetry:
         run(entries, scheduler, sink, batch_size=micro_batch, on_outcome=count)
         elapsed_s = time.perf_counter() - entries.started_s
         cpu_s = time.process_time() - cpu_s
@@ -57,20 +71,30 @@ def measure_whole(
 
 
 class _Entries:
-    """Entries of a source for some seconds, from its start again where it ends; the clock starts with the first."""
+    """Entries of a source for some seconds and at least so many, from its start again where it ends.
 
-    def __init__(self, source: Source, seconds: float) -> None:
+    The clock starts with the first entry.
+    """
+
+    def __init__(self, source: Source, seconds: float, least: int) -> None:
         self._source = source
         self._seconds = seconds
+        self._least = least
         self.started_s = 0.0
 
     def __iter__(self) -> Iterator[Sample | Failure]:
-        any_more = True
-        while any_more:
-            any_more = False
+        count = before = 0
+        while True:
             for entry in self._source:
                 self.started_s = self.started_s or time.perf_counter()
-                if time.perf_counter() - self.started_s > self._seconds:
+                if self._is_over(count):
                     return
-                any_more = True
+                count += 1
                 yield entry
+            if count == before:  # nothing is left of the source
+                return
+            before = count
+
+    def _is_over(self, count: int) -> bool:
+        passed_s = time.perf_counter() - self.started_s
+        return passed_s > (self._seconds if count >= self._least else PATIENCE * self._seconds)
