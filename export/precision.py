@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -104,42 +104,95 @@ class _Job:
     """One fp32 file on its way to one precision."""
 
     def __init__(self, fp32: Path, precision: Precision, pictures: CalibrationSet, report: Report) -> None:
-        self._folder = fp32.parent
-        self._precision = precision
-        self._pictures = pictures
-        self._model = prepared(read_model(fp32, weights=True))
+        self.folder = fp32.parent
+        self.precision = precision
+        self.pictures = pictures
+        self.model = prepared(read_model(fp32, weights=True))
         self.report = report
-        self.spec = spec_of(self._model, file=str(fp32))
+        self.spec = spec_of(self.model, file=str(fp32))
         if self.spec.precision is not Precision.FP32:
             raise UsageError(f"{fp32} is {self.spec.precision}; other precisions are made from the fp32 file.")
 
     def attempts(self) -> Iterator[Attempt]:
-        """Converted models, each with more layers in fp32 than the one before."""
-        if self._precision in (Precision.FP32, Precision.TF32):
-            yield self._model, {}
+        """Converted models, each with more layers in a higher precision than the one before."""
+        if self.precision in (Precision.FP32, Precision.TF32):
+            yield self.model, {}
             return
-        kept = self._out_of_range(self._model) if self._precision is Precision.FP16 else {}
-        model = half_from(self._model, self.spec, self._precision, kept)
+        way = _ToInt8(self) if self.precision in (Precision.INT8, Precision.INT8_FP16) else _ToHalf(self)
+        model, kept = way.convert({})
         yield model, kept
-        worst = blame_of(self._model, rounded(model), self._folder, self._pictures)
+        blame = way.blame(model)
+        spared: dict[str, str] = {}
         for count in (2**i for i in range(ROUNDS)):
-            more = self._with_feeders(list(worst)[:count]) - kept.keys()
-            if more:
-                kept = kept | {name: f"error {worst.get(name, 0):.2g}" for name in sorted(more)}
-                self.report(f"{self._precision}: kept in fp32, too: {', '.join(sorted(more))}.")
-                yield half_from(self._model, self.spec, self._precision, kept), kept
+            more = way.together(list(blame)[:count]) - kept.keys()
+            if not more:
+                continue
+            spared |= {name: f"error {blame.get(name, 0):.2g}" for name in sorted(more)}
+            self.report(f"{self.precision}: kept in a higher precision, too: {', '.join(sorted(more))}.")
+            model, kept = way.convert(spared)
+            yield model, kept
 
-    def _out_of_range(self, model: ModelProto) -> dict[str, str]:
-        found = beyond_fp16(model, measure_ranges(model, self._folder, self._pictures))
+    def out_of_range(self, model: ModelProto) -> dict[str, str]:
+        """Nodes that cannot compute in fp16."""
+        found = beyond_fp16(model, measure_ranges(model, self.folder, self.pictures))
         for name, reason in found.items():
-            self.report(f"{self._precision}: {name} stays fp32: {reason}.")
+            self.report(f"{self.precision}: {name} stays fp32: {reason}.")
         return found
 
-    def _with_feeders(self, names: list[str]) -> set[str]:
+
+class _ToHalf:
+    """Conversion to fp16 or bf16; bf16 reaches as far as fp32, so that its ranges need no look."""
+
+    def __init__(self, job: _Job) -> None:
+        self._job = job
+        self._beyond = job.out_of_range(job.model) if job.precision is Precision.FP16 else {}
+
+    def convert(self, spared: Mapping[str, str]) -> Attempt:
+        """Model with the nodes ``spared`` in fp32, and all that are kept so on evidence."""
+        kept = {**spared, **self._beyond}
+        return half_from(self._job.model, self._job.spec, self._job.precision, kept), kept
+
+    def blame(self, model: ModelProto) -> dict[str, float]:
+        """Error that each node adds, most first."""
+        return blame_of(self._job.model, rounded(model), self._job.folder, self._job.pictures)
+
+    def together(self, names: Sequence[str]) -> set[str]:
         """Nodes and those that make their inputs: rounded inputs alone can spoil a difference."""
-        made_by = {output: node.name for node in self._model.graph.node for output in node.output}
-        chosen = [node for node in self._model.graph.node if node.name in names]
-        return {*names, *(made_by[name] for node in chosen for name in node.input if name in made_by)}
+        nodes = self._job.model.graph.node
+        made_by = {output: node.name for node in nodes for output in node.output}
+        inputs = {name for node in nodes if node.name in names for name in node.input}
+        return {*names, *(made_by[name] for name in inputs if name in made_by)}
+
+
+class _ToInt8:
+    """Conversion to int8, with fp32 or fp16 around it."""
+
+    def __init__(self, job: _Job) -> None:
+        self._job = job
+        self._calibration = job.pictures.half()
+
+    def convert(self, spared: Mapping[str, str]) -> Attempt:
+        """Model whose nodes ``spared`` are not quantised, and all that are kept in a higher precision on evidence."""
+        from .int8 import quantize
+
+        job = self._job
+        model, _ = quantize(job.model, job.spec, self._calibration, kept=set(spared), report=job.report)
+        if job.precision is Precision.INT8:
+            return model, dict(spared)
+        model = prepared(model)
+        beyond = job.out_of_range(model)
+        return half_from(model, job.spec, job.precision, beyond), {**spared, **beyond}
+
+    def blame(self, model: ModelProto) -> dict[str, float]:
+        """Error that each quantised node adds, most first."""
+        candidate = rounded(model) if self._job.precision is Precision.INT8_FP16 else model
+        blame = blame_of(self._job.model, candidate, self._job.folder, self._job.pictures)
+        made = {name for node in model.graph.node if node.op_type == "DequantizeLinear" for name in node.output}
+        quantised = {node.name for node in model.graph.node if made.intersection(node.input)}
+        return {name: value for name, value in blame.items() if name in quantised}
+
+    def together(self, names: Sequence[str]) -> set[str]:
+        return set(names)
 
 
 def _check_file(path: Path) -> None:

@@ -89,7 +89,7 @@ def test_a_model_that_fp16_spoils_keeps_its_worst_layers_in_fp32(tmp_path: Path)
     assert "step 2" not in report.kept
     assert kept_of(onnx.load(out)).keys() == set(report.kept)
     assert lines[0].startswith("fp16 refused:")
-    assert "kept in fp32, too" in lines[1]
+    assert "kept in a higher precision, too" in lines[1]
     assert "step 1" in lines[1]
 
 
