@@ -31,7 +31,7 @@ from .core import Core, Gives
 from .graph import BATCH, prune, simplify
 from .options import ExportOptions
 from .session import Run
-from .torch_model import TorchModel, quiet
+from .torch_model import TorchModel, no_stdout, quiet
 from .verify import check_class_ids, expected_rows, trial_pictures
 
 OPSET = 18
@@ -219,7 +219,7 @@ def _by_tracing(module: torch.nn.Module, example: torch.Tensor) -> tuple[ModelPr
     """Traced graph, and whether Python may have looked at a tensor's values or sizes on the way."""
     from torch.jit import TracerWarning  # type: ignore[attr-defined]
 
-    with quiet(), tempfile.TemporaryDirectory(prefix="vdali-export-") as folder:
+    with no_stdout(), quiet(), tempfile.TemporaryDirectory(prefix="vdali-export-") as folder:
         draft = str(Path(folder) / "model.onnx")
         with warnings.catch_warnings(record=True) as seen:
             warnings.simplefilter("always", TracerWarning)

@@ -6,6 +6,8 @@ import contextlib
 import importlib
 import io
 import logging
+import os
+import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -61,6 +63,24 @@ def quiet() -> Iterator[None]:
             yield
     finally:
         logging.disable(before)
+
+
+@contextlib.contextmanager
+def no_stdout() -> Iterator[None]:
+    """Nothing on file descriptor 1: PyTorch's tracing exporter logs whole graphs there from C++ when it fails.
+
+    Stdout may be carrying a JSON document, and PyTorch 2.14 has no switch for this log (it tests a function, not its
+    result).
+    """
+    sys.stdout.flush()
+    kept = os.dup(1)
+    try:
+        with open(os.devnull, "wb") as nowhere:
+            os.dup2(nowhere.fileno(), 1)
+            yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
 
 
 def seeded(build: Callable[[], torch.nn.Module], seed: int) -> torch.nn.Module:
