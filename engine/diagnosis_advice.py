@@ -180,7 +180,9 @@ def _because(model: PipelineModel, limit: Limit, measured: float) -> str:
         wait = 1e3 * model.costs[READ].waiting_s
         return f"a read waits {wait:.3g} ms for its bytes, so {lanes} give {measured:,.0f} images/s ({rates}; {idle})"
     if limit.resource is Resource.LANES:
-        return f"{lanes} use {100 * _cpu_load(model):.0f} % of {cpus} and give {measured:,.0f} images/s ({rates})"
+        use = "use" if model.lanes != 1 else "uses"
+        load = 100 * _cpu_load(model)
+        return f"{lanes} {use} {load:.0f} % of {cpus}: {measured:,.0f} images/s ({rates})"
     if limit.resource is Resource.GPU:
         return f"{rates}; the GPU computes {100 - 100 * engine_idle(model, measured):.0f} % of the time"
     cost = 1e3 * model.costs[limit.stage].wall_s

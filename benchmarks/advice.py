@@ -1,0 +1,109 @@
+"""``python -m vdali.benchmarks.advice``: does the first advice of a diagnosis give what it promises?
+
+Each case is diagnosed, its first advice followed, and the whole run measured before and after in alternating rounds.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ..engine.backends.load import load_engine
+from ..engine.decoders.interface import DecodeMode, DecodeOptions
+from ..engine.decoders.make import DecoderName
+from ..engine.diagnosis import diagnose
+from ..engine.diagnosis_whole import Whole, measure_whole
+from ..engine.lanes import LaneOptions, make_scheduler
+from ..engine.sources.interface import Source
+from ..engine.sources.open import open_source
+from ..engine.spec import Precision
+from ..export.store import resolve_model
+from .data import make_jpegs
+from .measure import Spread
+
+
+@click.command()
+@click.option("--model", default="efficientnet_lite0", show_default=True, help="Exported file or known name.")
+@click.option("--folder", type=click.Path(path_type=Path), default=Path("bench-out"), show_default=True)
+@click.option("--rounds", default=5, show_default=True)
+@click.option("--seconds", default=3.0, show_default=True, help="Length of each measurement.")
+def main(model: str, folder: Path, rounds: int, seconds: float) -> None:
+    """Follow the first advice in two cases and print predicted and measured gain."""
+    path = resolve_model(model, precision=Precision.FP32, task=None, normalize=False, report=click.echo)
+    small, large = folder / "photos-400", folder / "photos-large-24"
+    make_jpegs(small, count=400)
+    make_jpegs(large, count=24, width=4000, height=3000)
+    exact = DecodeOptions(mode=DecodeMode.EXACT)
+    cases = {
+        "one lane on several CPUs": (small, LaneOptions(lanes=1)),
+        "12 megapixel photos, exact decode": (large, LaneOptions(decode=exact)),
+    }
+    for name, (photos, lanes) in cases.items():
+        found = follow_advice(path, open_source([str(photos)]), lanes, rounds=rounds, seconds=seconds)
+        print(f"{name}: {found['verdict']}")
+        gain, cpu = (Spread.from_json(found[key]) for key in ("measured_gain", "measured_cpu_gain"))
+        print(f"  {found['change']}: predicted {found['predicted_gain']:.2f}x; measured {gain.text(2)}x")
+        print(f"  by CPU time, which other processes move less: {cpu.text(2)}x")
+        print(json.dumps({"case": name, **found}))
+
+
+def follow_advice(model: Path, source: Source, lanes: LaneOptions, *, rounds: int, seconds: float) -> dict[str, Any]:
+    """Predicted gain of the first advice that is an option, and the gain in images/s and in CPU time measured.
+
+    Raises LookupError where the diagnosis advises no option.
+    """
+    found = diagnose(model, source, lanes=lanes, device="cpu", seconds=seconds)
+    first = next((advice for advice in found.advice if advice.options), None)
+    if first is None:
+        raise LookupError(f"The diagnosis advises no option: {found.verdict}")
+    settings = {"before": lanes, "after": with_options(lanes, first.options)}
+    wholes: dict[str, list[Whole]] = {name: [] for name in settings}
+    for _ in range(rounds):
+        for name, options in settings.items():
+            wholes[name].append(_whole(model, source, options, seconds))
+    pairs = list(zip(wholes["before"], wholes["after"], strict=True))
+    rates = [after.throughput / before.throughput for before, after in pairs]
+    cpu = [(before.cpu_s / before.samples) / (after.cpu_s / after.samples) for before, after in pairs]
+    return {
+        "verdict": found.verdict,
+        "change": first.change,
+        "predicted_gain": first.gain,
+        "measured_gain": Spread.of(rates).to_json(),
+        "measured_cpu_gain": Spread.of(cpu).to_json(),
+    }
+
+
+def with_options(lanes: LaneOptions, options: Mapping[str, Any]) -> LaneOptions:
+    """``lanes`` with the options of an advice."""
+    changes = dict(options)
+    if "decode" in changes:
+        changes["decode"] = replace(lanes.decode, mode=DecodeMode(changes["decode"]))
+    if "decoder" in changes:
+        changes["decoder"] = DecoderName(changes["decoder"])
+    return replace(lanes, **changes)
+
+
+def _whole(model: Path, source: Source, options: LaneOptions, seconds: float) -> Whole:
+    with closing(load_engine(model, device="cpu", threads=options.threads).engine) as engine:
+        scheduler, plan = make_scheduler(engine, options, engine.spec.preprocess)
+        with closing(scheduler), tempfile.TemporaryDirectory() as scratch:
+            return measure_whole(
+                source,
+                scheduler,
+                engine.spec,
+                lanes=plan.lanes,
+                micro_batch=plan.micro_batch,
+                seconds=seconds,
+                scratch=Path(scratch),
+            )
+
+
+if __name__ == "__main__":
+    main()
