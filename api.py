@@ -65,6 +65,7 @@ def run_options(
     shard: str | None = None,
     limit: int | None = None,
     retry_failures: bool = False,
+    rescan: bool = False,
     max_failures: int | None = None,
     report: Callable[[str], None] | None = None,
 ) -> RunOptions:
@@ -127,6 +128,7 @@ def run_options(
         shard=shard,
         limit=limit,
         retry_failures=retry_failures,
+        rescan=rescan,
         max_failures=max_failures,
         total_from=total_from,
     )

@@ -49,6 +49,7 @@ class ErrorsToMessages(click.Group):
 @click.version_option(__version__, prog_name="vdali")
 def main() -> None:
     """Batch vision inference: encoded images in, embeddings, labels and masks out."""
+    _stop_on_sigterm()
 
 
 def _options(*options: Callable[[Command], Command]) -> Callable[[Command], Command]:
@@ -111,7 +112,13 @@ output_options = _options(
         "-o", "--output", type=click.Path(path_type=Path), help="Output folder OUT. Needed, save for the demo."
     ),
     click.option("--format", "format_", type=click.Choice(["parquet", "npy"]), default="parquet", show_default=True),
-    click.option("--part-rows", type=click.IntRange(1), default=4096, show_default=True, help="Rows of a part file."),
+    click.option(
+        "--part-rows",
+        type=click.IntRange(1),
+        default=4096,
+        show_default=True,
+        help="Rows after which a part file is written (whole batches).",
+    ),
     click.option(
         "--part-seconds",
         type=click.FloatRange(0, min_open=True),
@@ -119,6 +126,7 @@ output_options = _options(
         show_default=True,
         help="Longest time between commits.",
     ),
+    click.option("--rescan", is_flag=True, help="List INPUT again although the run is finished: it may have grown."),
     click.option("--retry-failures", is_flag=True, help="Try permanent failures of earlier sessions again too."),
     click.option(
         "--max-failures", type=click.IntRange(0), help="End with status 7 once more samples than this have failed."
@@ -155,7 +163,6 @@ def run(inputs: tuple[str, ...], **options: Any) -> None:
 
     as_json = options.pop("as_json")
     demo = not inputs
-    _stop_on_sigterm()
     prepared = _prepared(inputs, options)
     with ProgressDisplay() as display:
         report = run_job(prepared, on_progress=display.update)

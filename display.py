@@ -82,7 +82,8 @@ def summary_of(report: RunReport) -> str:
     if report.status == "already_finished":
         return (
             f"Nothing to do: {report.out} is finished ({report.rows_total:,} rows, "
-            f"{report.failures_total:,} failures). Failed samples are tried again with --retry-failures."
+            f"{report.failures_total:,} failures). The INPUT was not listed again: --rescan does that, "
+            "--retry-failures tries failed samples again."
         )
     lines = [_counts_line(report), _used_line(report)]
     if report.stages:
@@ -93,6 +94,9 @@ def summary_of(report: RunReport) -> str:
     if report.salvaged:
         lines.append(f"  salvaged: {report.salvaged:,} truncated pictures became rows flagged `salvaged`")
     lines.append(f"  {report.out}: {report.rows_total:,} rows, {report.failures_total:,} failures in all")
+    gone = report.rows_total + report.failures_total - report.progress.listed
+    if report.status == "finished" and gone > 0:
+        lines.append(f"  of these, {gone:,} are of entries that this session did not find in the INPUT any more")
     return "\n".join(lines)
 
 

@@ -16,6 +16,12 @@ from .errors import SampleError
 
 Column = NDArray[Any] | list[Any]
 
+DUPLICATE_ID = "duplicate_id"
+"""Kind of the failure that a source yields for an entry whose id it has yielded before.
+
+Such failures share the id of the first occurrence; a sink tells them apart by their number.
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class Sample:

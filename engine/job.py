@@ -49,6 +49,7 @@ class RunOptions:
     shard: str | None = None
     limit: int | None = None
     retry_failures: bool = False
+    rescan: bool = False
     max_failures: int | None = None
     total_from: Source | None = None
     reading: Mapping[str, str] = field(default_factory=dict)
@@ -82,7 +83,7 @@ def _run_in(
     preprocess: Preprocess,
     on_progress: Callable[[Progress], None] | None,
 ) -> RunReport:
-    if directory.finished and directory.used.get("limit") == options.limit:
+    if directory.finished and not options.rescan and directory.used.get("limit") == options.limit:
         return _already_finished(directory, options)
     scheduler, plan = make_scheduler(loaded.engine, options.lanes, preprocess)
     report = RunReport(

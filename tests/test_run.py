@@ -174,3 +174,21 @@ def test_samples_from_memory_can_be_run(tmp_path, model, numbered):
     report = vdali.run(pairs, model=model, out=tmp_path / "out")
     assert report.rows_total == 6
     assert {number_of(mean) for mean in rows_of(tmp_path / "out").values()} == set(range(6))
+
+
+def test_a_finished_run_takes_what_was_added_when_asked_to_list_again(tmp_path, model):
+    paths = write_numbered(tmp_path / "in", 5)
+    vdali.run(tmp_path / "in", model=model, out=tmp_path / "out")
+    (tmp_path / "in" / "new.png").write_bytes(paths[1].read_bytes())
+    paths[0].unlink()
+    assert vdali.run(tmp_path / "in", model=model, out=tmp_path / "out").status == "already_finished"
+    report = vdali.run(tmp_path / "in", model=model, out=tmp_path / "out", rescan=True)
+    assert (report.rows_total, report.progress.rows, report.progress.listed) == (6, 1, 5)
+
+
+def test_an_id_that_two_wrappers_find_twice_is_told_once(tmp_path, model):
+    data = write_numbered(tmp_path / "in", 1)[0].read_bytes()
+    vdali.run([("a", data), ("a", data), ("a", data)], model=model, out=tmp_path / "out")
+    table = pq.read_table(tmp_path / "out" / "failures").to_pylist()
+    assert [row["kind"] for row in table] == ["duplicate_id"] * 2
+    assert all("failed too" not in row["message"] for row in table)

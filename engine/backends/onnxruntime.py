@@ -71,7 +71,8 @@ def _session(path: Path, threads: int, gpu: int | None) -> Any:
                 f"ONNX Runtime could not use its CUDA provider on cuda:{gpu}: {error}. "
                 "Run `vdali doctor`, or use --device cpu."
             ) from error
-        raise ModelError(f"ONNX Runtime cannot load {path}: {error}. Export the model again.") from error
+        reason = str(error).rstrip(".")
+        raise ModelError(f"ONNX Runtime cannot load {path}: {reason}. Export the model again.") from error
     if gpu is not None and session.get_providers()[0] != CUDA:
         raise DeviceError(
             f"ONNX Runtime fell back to {session.get_providers()[0]} when asked for cuda:{gpu}. "

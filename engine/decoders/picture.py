@@ -153,7 +153,10 @@ def _as_decode_errors() -> Iterator[None]:
     except DecodeError:
         raise
     except (MemoryError, Image.DecompressionBombError) as error:
-        raise DecodeError("too_large", f"Too large to decode: {error or 'out of memory'}.") from error
+        reason = str(error).rstrip(".") or "out of memory"
+        raise DecodeError(
+            "too_large", f"Too large to decode: {reason}. Raise --max-pixels if the file is to be trusted."
+        ) from error
     except Exception as error:
         raise DecodeError(_kind_of(error), f"{type(error).__name__}: {error}") from error
 

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from .interface import DUPLICATE_ID
+from ..batch import DUPLICATE_ID
 from .parts import reading, row_count
 
 DIGEST_BYTES = 16

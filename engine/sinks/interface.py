@@ -7,12 +7,6 @@ from typing import Protocol
 
 from ..batch import Failure, Rows, Sample
 
-DUPLICATE_ID = "duplicate_id"
-"""Kind of the failure that a source yields for an entry whose id it has yielded before.
-
-Such failures share the id of the first occurrence; a sink tells them apart by their number.
-"""
-
 
 class Sink(Protocol):
     """Takes rows and failures, keeps each once, survives a kill at any moment. Used from one thread.

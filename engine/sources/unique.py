@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from hashlib import blake2b
 
-from ..batch import Failure, Sample
+from ..batch import DUPLICATE_ID, Failure, Sample
 from .interface import Source
 
 DIGEST_BYTES = 16
@@ -36,7 +36,8 @@ class UniqueSource:
         for entry in self._source:
             digest = int.from_bytes(blake2b(entry.id.encode(), digest_size=DIGEST_BYTES).digest())
             if digest in seen:
-                yield _duplicate(entry)
+                is_told = isinstance(entry, Failure) and entry.kind == DUPLICATE_ID
+                yield entry if is_told else _duplicate(entry)
             else:
                 seen.add(digest)
                 yield entry
@@ -45,4 +46,4 @@ class UniqueSource:
 def _duplicate(entry: Sample | Failure) -> Failure:
     what = f" It failed too ({entry.kind}: {entry.message})" if isinstance(entry, Failure) else ""
     message = f"An entry before this one has the same id {entry.id!r}; this one is not inferred.{what}"
-    return Failure(entry.id, "source", "duplicate_id", message)
+    return Failure(entry.id, "source", DUPLICATE_ID, message)

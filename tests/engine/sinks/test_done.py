@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from vdali.engine.batch import DUPLICATE_ID
 from vdali.engine.sinks.done import DIGEST_BYTES, DoneIndex, EntryKeys
-from vdali.engine.sinks.interface import DUPLICATE_ID
 
 
 def keys_of(ids) -> list[bytes]:

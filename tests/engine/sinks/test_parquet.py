@@ -9,10 +9,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from vdali.engine.batch import Failure, Rows, Sample
+from vdali.engine.batch import DUPLICATE_ID, Failure, Rows, Sample
 from vdali.engine.errors import OutputError, VdaliError
 from vdali.engine.preprocess import Preprocess
-from vdali.engine.sinks.interface import DUPLICATE_ID
 from vdali.engine.sinks.parquet import ParquetSink, PartOptions
 from vdali.engine.spec import ModelSpec, Task
 
