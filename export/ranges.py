@@ -19,6 +19,7 @@ from .typed import copied, element_types, float_tensors
 
 FP16_LARGEST = 65504.0
 FP16_SMALLEST_NORMAL = 2.0**-14
+FP16_SMALLEST = 2.0**-24
 
 MARGIN = 8.0
 """Factor that a tensor must stay below FP16_LARGEST: other pictures reach further than those seen, and partial sums
@@ -67,9 +68,11 @@ def beyond_fp16(model: ModelProto, ranges: Mapping[str, TensorRange], *, margin:
     # "not <=" since NaN is beyond, too
     beyond = [name for name, found in ranges.items() if not found.largest <= FP16_LARGEST / margin]
     troubles = {name: f"|x| up to {ranges[name].largest:.4g} in '{name}'" for name in beyond}
+    scales = {node.input[1] for node in model.graph.node if node.op_type in ("QuantizeLinear", "DequantizeLinear")}
     for tensor in model.graph.initializer:
-        if types.get(tensor.name) == TensorProto.FLOAT and (trouble := _constant_trouble(tensor)):
-            troubles[tensor.name] = trouble
+        if types.get(tensor.name) == TensorProto.FLOAT:
+            trouble = _scale_trouble(tensor) if tensor.name in scales else _constant_trouble(tensor)
+            troubles |= {tensor.name: trouble} if trouble else {}
     found: dict[str, str] = {}
     for node in model.graph.node:
         for name in (*node.output, *node.input):
@@ -87,6 +90,12 @@ def _constant_trouble(tensor: TensorProto) -> str:
     if values.size == 1 and 0 < largest < FP16_SMALLEST_NORMAL:
         return f"constant '{tensor.name}' is {largest:.4g}"
     return ""
+
+
+def _scale_trouble(tensor: TensorProto) -> str:
+    """Scales of int8 may be small, but not zero."""
+    least = float(numpy_helper.to_array(tensor).min(initial=1))
+    return f"scale '{tensor.name}' is {least:.4g}" if least < FP16_SMALLEST else ""
 
 
 def _with_extremes(model: ModelProto, names: list[str]) -> ModelProto:

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import helper
+from onnx import helper, numpy_helper
 from pictures import encoded
-from precision_models import SIZE, cancelling, embedder, normalizing, overflowing
+from precision_models import SIZE, cancelling, embedder, normalizing, overflowing, quantized
 from vdali.engine.errors import ModelError
 from vdali.engine.sources.memory import MemorySource
 from vdali.export import ranges
@@ -105,3 +105,13 @@ def test_a_model_that_the_runtime_refuses_is_a_model_error(tmp_path: Path) -> No
     model.graph.node.append(helper.make_node("NoSuchOperator", ["features"], ["other"], name="other"))
     with pytest.raises(ModelError, match="NoSuchOperator"):
         measure_ranges(model, tmp_path, pictures)
+
+
+@pytest.mark.parametrize(("scale", "kept"), [(4e-5, False), (1e-6, False), (1e-8, True)])
+def test_the_scales_of_int8_may_be_small_but_not_zero_in_fp16(tmp_path: Path, scale: float, kept: bool) -> None:
+    path = quantized(tmp_path / "model.onnx")
+    model = prepared(onnx.load(path))
+    tensor = next(entry for entry in model.graph.initializer if entry.name == "weight scale")
+    tensor.CopyFrom(numpy_helper.from_array(np.array(scale, dtype=np.float32), "weight scale"))
+    found = beyond_fp16(model, measure_ranges(model, tmp_path, pictures_for(path)))
+    assert (found == {"step 2": "scale 'weight scale' is 1e-08"}) if kept else (found == {})
