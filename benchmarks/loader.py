@@ -1,73 +1,93 @@
-"""Decode and resize alone: how near the loader comes to its floor, and how it scales with lanes."""
+"""Loaders against each other: how near ours comes to the floor, and what others take for the same pictures."""
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from ..engine.batch import Encoded
-from ..engine.decoders.interface import DecodeOptions, Decoder
-from ..engine.decoders.make import DecoderName, make_decoder
+from ..engine.cpu import cpu_allowance
+from ..engine.decoders.interface import DecodeMode
 from ..engine.preprocess import Preprocess
-from .measure import alternate, cpu_ms, rates, ratio
+from .compare import with_ratios
+from .comparison import ComparisonReport, Status, SystemRow
+from .entrant import Entrant, take_turns
+from .systems.interface import MakeSystem, SystemOptions
+from .systems.loaders import dali_loader, decode_alone, pil_loader, torchvision_loader, vdali_loader
 
-BATCH = 8
 SPEC = Preprocess(size=(224, 224), resize=(256, 256))
+MOST_DIFFERENCE = 0.5
+"""Mean absolute difference of a picture, in levels, above which a loader's pixels count as wrong."""
+
+_REFERENCE = "DataLoader + PIL"
+_COMPETE = (_REFERENCE, "DataLoader + torchvision.io", "DALI")
 
 
-def measure_loader(files: Sequence[Path], *, rounds: int) -> dict[str, Any]:
-    """Rates of simplejpeg's decode alone and of each decoder's decode + resize, in alternation; lanes 1 and 2."""
-    import simplejpeg
+def compare_loaders(
+    files: Sequence[Path],
+    *,
+    rounds: int,
+    say: Callable[[str], None],
+    what: str,
+    batch_size: int = 32,
+    exact: bool = False,
+) -> ComparisonReport:
+    """Every loader over ``files``, JPEGs; with ``exact`` also vdali without DCT scaling, which only large ones show.
 
-    samples = [Encoded(path.name, path.read_bytes()) for path in files]
-    turbo, dali, pillow = (
-        make_decoder(name, SPEC, DecodeOptions(), max_batch=BATCH)
-        for name in (DecoderName.TURBO, DecoderName.DALI, DecoderName.PILLOW)
+    ``what`` says for people which files they are. The reference is DataLoader + PIL.
+    """
+    options = SystemOptions(batch_size=batch_size, cpus=cpu_allowance().threads)
+    lanes = options.cpus
+    ours = f"vdali turbo, {lanes} lanes"
+    makes: dict[str, MakeSystem] = {
+        "simplejpeg decode alone": decode_alone,
+        "vdali turbo, 1 lane": partial(vdali_loader, SPEC, 1, DecodeMode.FAST),
+        ours: partial(vdali_loader, SPEC, lanes, DecodeMode.FAST),
+        f"{ours}, exact": partial(vdali_loader, SPEC, lanes, DecodeMode.EXACT),
+        _REFERENCE: partial(pil_loader, SPEC, options),
+        "DataLoader + torchvision.io": partial(torchvision_loader, SPEC, options),
+        "DALI": partial(dali_loader, SPEC, options),
+    }
+    if not exact:
+        del makes[f"{ours}, exact"]
+    entrants = [Entrant(label, make) for label, make in makes.items()]
+    take_turns(entrants, files, rounds=rounds, say=say)
+    mine = next(entrant for entrant in entrants if entrant.label == ours)
+    pictures = next(entrant for entrant in entrants if entrant.label == _REFERENCE).outputs or {}
+    reference = pictures.get("pixels")
+    return ComparisonReport(
+        model=f"loader: {what} to uint8 224x224 (shorter side 256, bilinear, centre crop)",
+        task="load",
+        weights="none",
+        images=len(files),
+        input_bytes=sum(path.stat().st_size for path in files),
+        batch_size=batch_size,
+        rounds=rounds,
+        device="cpu",
+        cpus=options.cpus,
+        ours=ours,
+        reference=_REFERENCE if reference is not None else None,
+        rows=tuple(_judged(with_ratios(entrant, mine, len(files)), entrant, reference, files) for entrant in entrants),
     )
-    second = make_decoder(DecoderName.TURBO, SPEC, DecodeOptions(), max_batch=BATCH)
-    works = {
-        "simplejpeg decode alone": lambda: [simplejpeg.decode_jpeg(sample.data, "RGB") for sample in samples],
-        "turbo decode + resize": lambda: _decode_all(turbo, samples),
-        "turbo, 2 lanes": lambda: _in_two(turbo, second, samples),
-        "dali decode + resize": lambda: _decode_all(dali, samples),
-        "pillow decode + resize": lambda: _decode_all(pillow, samples),
-    }
-    timings = alternate(works, rounds=rounds)
-    for decoder in (turbo, dali, pillow, second):
-        decoder.close()
-    count = len(samples)
-    one = [timing.wall_s for timing in timings["turbo decode + resize"]]
-    floor = [timing.cpu_s for timing in timings["simplejpeg decode alone"]]
-    return {
-        "images": count,
-        "systems": {
-            name: {
-                "throughput_samples_per_s": rates(rows, count).to_json(),
-                "cpu_ms_per_sample": cpu_ms(rows, count).to_json(),
-            }
-            for name, rows in timings.items()
-        },
-        "rate_of_floor": ratio(floor, [timing.cpu_s for timing in timings["turbo decode + resize"]]).to_json(),
-        "two_lanes_over_one": ratio(one, [timing.wall_s for timing in timings["turbo, 2 lanes"]]).to_json(),
-    }
 
 
-def _decode_all(decoder: Decoder, samples: Sequence[Encoded]) -> None:
-    out = np.empty((BATCH, *SPEC.size, 3), np.uint8)
-    for first in range(0, len(samples), BATCH):
-        batch = decoder.decode(samples[first : first + BATCH], out)
-        if batch.failures:
-            raise AssertionError(f"a benchmark photo failed: {batch.failures[0]}")
-
-
-def _in_two(first: Decoder, second: Decoder, samples: Sequence[Encoded]) -> None:
-    halves = ((first, samples[0::2]), (second, samples[1::2]))
-    threads = [threading.Thread(target=_decode_all, args=half) for half in halves]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+def _judged(row: SystemRow, entrant: Entrant, reference: NDArray[np.uint8] | None, files: Sequence[Path]) -> SystemRow:
+    """Row with how far its pixels are from the reference, marked where that is too far."""
+    row = replace(row, competes=entrant.label in _COMPETE)
+    pixels = (entrant.outputs or {}).get("pixels")
+    if reference is None or pixels is None or entrant.label == _REFERENCE:
+        return row
+    differences = [
+        np.abs(a.astype(np.int16) - b.astype(np.int16)).mean(dtype=np.float64)
+        for a, b in zip(pixels, reference, strict=True)
+    ]
+    worst = int(np.argmax(differences))
+    row = replace(row, worst_difference_levels=float(differences[worst]), worst_image=str(files[worst]))
+    if differences[worst] <= MOST_DIFFERENCE:
+        return row
+    note = f"{differences[worst]:.2f} levels (mean) from {_REFERENCE} for {files[worst]}"
+    return replace(row, status=Status.WRONG, note=note)

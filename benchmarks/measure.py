@@ -6,18 +6,13 @@ pair is what counts. CPU time stands beside wall-clock time: it moves less with 
 
 from __future__ import annotations
 
+import math
 import statistics
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
-
-@dataclass(frozen=True, slots=True)
-class Timing:
-    """Seconds of one round: wall clock, and CPU of all threads of the process."""
-
-    wall_s: float
-    cpu_s: float
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,36 +30,32 @@ class Spread:
     def to_json(self) -> dict[str, float]:
         return {"min": self.low, "median": self.median, "max": self.high}
 
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Spread:
+        return cls(float(values["min"]), float(values["median"]), float(values["max"]))
 
-def timed(work: Callable[[], object]) -> Timing:
-    """Run ``work`` once."""
-    wall, cpu = time.perf_counter(), time.process_time()
-    work()
-    return Timing(time.perf_counter() - wall, time.process_time() - cpu)
+    def text(self, digits: int) -> str:
+        """``median (min to max)`` with so many decimals."""
+        return f"{self.median:.{digits}f} ({self.low:.{digits}f} to {self.high:.{digits}f})"
 
 
-def alternate(works: Mapping[str, Callable[[], object]], *, rounds: int, warmup: int = 1) -> dict[str, list[Timing]]:
-    """``rounds`` timings of each work, in turn A B C, A B C, ... after ``warmup`` untimed rounds."""
-    for _ in range(warmup):
-        for work in works.values():
-            work()
-    timings: dict[str, list[Timing]] = {name: [] for name in works}
-    for _ in range(rounds):
+def alternate(works: Mapping[str, Callable[[], T]], *, rounds: int, warmup: int = 1) -> dict[str, list[T]]:
+    """What each work returns in each of ``rounds``, in turn A B C, A B C, ..., after ``warmup`` rounds not kept."""
+    results: dict[str, list[T]] = {name: [] for name in works}
+    for number in range(warmup + rounds):
         for name, work in works.items():
-            timings[name].append(timed(work))
-    return timings
-
-
-def rates(timings: Sequence[Timing], count: int) -> Spread:
-    """Samples per second of wall clock."""
-    return Spread.of([count / timing.wall_s for timing in timings])
-
-
-def cpu_ms(timings: Sequence[Timing], count: int) -> Spread:
-    """CPU milliseconds per sample."""
-    return Spread.of([1e3 * timing.cpu_s / count for timing in timings])
+            result = work()
+            if number >= warmup:
+                results[name].append(result)
+    return results
 
 
 def ratio(over: Sequence[float], under: Sequence[float]) -> Spread:
     """Ratio of each pair, ``over[i] / under[i]``."""
     return Spread.of([a / b for a, b in zip(over, under, strict=True)])
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """Smallest of ``values`` that at least ``share`` (0..1) of them do not exceed (nearest rank, as MLPerf counts)."""
+    ordered = sorted(values)
+    return ordered[max(0, math.ceil(share * len(ordered)) - 1)]

@@ -3,89 +3,183 @@
 from __future__ import annotations
 
 import multiprocessing
-import resource
+import os
+import signal
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
+from ..engine.errors import DeviceError, VdaliError
+from ..engine.telemetry_gpu import open_gpu_sampler
+from .systems.interface import MakeSystem, Outputs, System
+from .usage import cpu_s, watched_memory
 
-from .systems.interface import System
+_GPU_INTERVAL_S = 0.1
+_PATIENCE_S = 30.0
+
+
+class SystemFailedError(VdaliError):
+    """A system that could not be built, or failed in a pass; ``absent``: what it needs is not installed."""
+
+    def __init__(self, message: str, *, absent: bool = False) -> None:
+        super().__init__(message)
+        self.absent = absent
 
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """One pass over the files: seconds of wall clock, CPU seconds of the process and its workers, peak memory."""
+    """One pass over the files: wall clock, CPU time of the process and its workers, seconds of each batch.
+
+    ``gpu_utilisation`` (mean, 0..1) and ``gpu_memory_bytes`` (peak of the process) are None without a GPU.
+    """
 
     wall_s: float
     cpu_s: float
-    peak_rss_bytes: int
+    latencies_s: tuple[float, ...]
+    gpu_utilisation: float | None = None
+    gpu_memory_bytes: int | None = None
 
 
 class SystemProcess:
-    """A system that ``make`` builds inside a fresh process; ``make`` is a picklable callable."""
+    """A system that ``make`` (picklable) builds inside a fresh process. Everything raises SystemFailedError."""
 
-    def __init__(self, make: Callable[[], System], files: Sequence[Path]) -> None:
+    def __init__(self, make: MakeSystem, files: Sequence[Path], *, gpu: int | None = None) -> None:
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
-        self._process = context.Process(target=_serve, args=(make, list(files), theirs), daemon=False)
+        self._process = context.Process(target=_serve, args=(make, list(files), gpu, theirs))
         self._process.start()
-        self.name, self.description = self._received()
+        theirs.close()
+        try:
+            self.description: str = self._received()
+        except BaseException:
+            self.close()
+            raise
 
     def run(self) -> Round:
         """One timed pass."""
-        self._pipe.send("run")
-        value: Round = self._received()
+        value: Round = self._asked("run")
         return value
 
-    def outputs(self) -> NDArray[np.float32]:
-        """Outputs of the last pass."""
-        self._pipe.send("outputs")
-        value: NDArray[np.float32] = self._received()
+    def warm_up(self) -> int:
+        """One pass that is not timed; returns the peak memory of the process and its workers, in bytes."""
+        assert self._process.pid is not None, "the process was started"
+        with watched_memory(self._process.pid) as peak:
+            self._asked("run")
+        return peak.bytes_
+
+    def outputs(self) -> Outputs:
+        """Results of the last pass."""
+        value: Outputs = self._asked("outputs")
         return value
 
     def close(self) -> None:
-        self._pipe.send("close")
-        self._process.join()
+        """Let the process end by itself, or end it when it does not."""
+        self._pipe.close()
+        self._process.join(_PATIENCE_S)
+        if self._process.is_alive():
+            self._process.terminate()
+            self._process.join()
+
+    def _asked(self, command: str) -> Any:
+        try:
+            self._pipe.send(command)
+        except OSError:
+            raise SystemFailedError(self._end()) from None
+        return self._received()
 
     def _received(self) -> Any:
-        value = self._pipe.recv()
-        if isinstance(value, BaseException):
-            self._process.join()
+        try:
+            value = self._pipe.recv()
+        except (EOFError, ConnectionResetError):
+            raise SystemFailedError(self._end()) from None
+        if isinstance(value, SystemFailedError):
             raise value
         return value
 
+    def _end(self) -> str:
+        """How the process ended."""
+        self._process.join(_PATIENCE_S)
+        status = self._process.exitcode
+        if status is not None and status < 0:
+            hint = ", perhaps for lack of memory" if -status == signal.SIGKILL else ""
+            return f"its process was ended by {signal.Signals(-status).name}{hint}"
+        return f"its process ended early with status {status}"
 
-def _serve(make: Callable[[], System], files: Sequence[Path], pipe: Connection) -> None:
+
+def _serve(make: MakeSystem, files: Sequence[Path], gpu: int | None, pipe: Connection) -> None:
+    # Ctrl-C goes to the parent, which then closes the pipe
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        system = make()
-        pipe.send((system.name, system.describe()))
-        outputs: NDArray[np.float32] | None = None
-        while (command := pipe.recv()) != "close":
-            if command == "run":
-                wall, cpu = time.perf_counter(), _cpu_s()
-                outputs = system.run(files)
-                pipe.send(Round(time.perf_counter() - wall, _cpu_s() - cpu, _peak_rss()))
-            else:
-                pipe.send(outputs)
+        system = make(files)
+        pipe.send(system.describe())
+        _answer(system, gpu, pipe)
         system.close()
-    except Exception as error:
-        pipe.send(RuntimeError(f"{type(error).__name__}: {error}"))
+    except (EOFError, BrokenPipeError):
+        os._exit(1)  # the parent is gone
+    except (DeviceError, ModuleNotFoundError) as error:
+        pipe.send(SystemFailedError(str(error), absent=True))
+    except Exception as error:  # whatever a contender raises is its result
+        text = " ".join(str(error).split())
+        pipe.send(SystemFailedError(text if isinstance(error, VdaliError) else f"{type(error).__name__}: {text}"))
 
 
-def _cpu_s() -> float:
-    """CPU seconds of this process, its threads, and its workers that have ended."""
-    return sum(
-        usage.ru_utime + usage.ru_stime
-        for usage in (resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN))
-    )
+def _answer(system: System, gpu: int | None, pipe: Connection) -> None:
+    outputs: Outputs = {}
+    while True:
+        try:
+            command = pipe.recv()
+        except EOFError:
+            return
+        if command == "run":
+            outputs = {}
+            started_cpu_s = cpu_s()
+            with _watched_gpu(gpu) as seen:
+                started_s = time.perf_counter()
+                outputs = system.run()
+                wall_s = time.perf_counter() - started_s
+            pipe.send(Round(wall_s, cpu_s() - started_cpu_s, tuple(system.latencies_s()), *seen.summary()))
+        else:
+            pipe.send(outputs)
 
 
-def _peak_rss() -> int:
-    return 1024 * max(
-        resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
-    )
+class _GpuSeen:
+    """What was seen of a GPU during a pass."""
+
+    def __init__(self) -> None:
+        self.utilisations: list[float] = []
+        self.memories: list[int] = []
+
+    def summary(self) -> tuple[float | None, int | None]:
+        shares = self.utilisations
+        return sum(shares) / len(shares) if shares else None, max(self.memories, default=None)
+
+
+@contextmanager
+def _watched_gpu(ordinal: int | None) -> Iterator[_GpuSeen]:
+    seen, ended = _GpuSeen(), threading.Event()
+    sampler = open_gpu_sampler([ordinal])[0] if ordinal is not None else None
+    if sampler is None:
+        yield seen
+        return
+
+    def watch() -> None:
+        while not ended.wait(_GPU_INTERVAL_S):
+            (sample,) = sampler.sample()
+            if sample.utilisation is not None:
+                seen.utilisations.append(sample.utilisation)
+            if sample.process_memory_bytes is not None:
+                seen.memories.append(sample.process_memory_bytes)
+
+    thread = threading.Thread(target=watch, name="gpu-watch", daemon=True)
+    thread.start()
+    try:
+        yield seen
+    finally:
+        ended.set()
+        thread.join()
+        sampler.close()

@@ -1,28 +1,58 @@
-"""What a system is: something that turns image files into vectors, whole, under one timing boundary.
+"""What a system is: something that turns its image files into results, whole, under one timing boundary.
 
-The boundary: encoded bytes on disk to results in host memory, in input order. Loading the model and
-starting workers' interpreters happens before; whatever is done per image or per batch is inside.
+The boundary: encoded bytes on disk to results in host memory, in the order of the files. Loading the model and
+starting interpreters happens before; whatever is done per image or per batch is inside.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
-import numpy as np
 from numpy.typing import NDArray
+
+Outputs = Mapping[str, NDArray[Any]]
+"""Results by name, row i of each for file i: a model's are OUTPUT_NAMES of its task, a loader's are ``pixels``."""
+
+
+@dataclass(frozen=True, slots=True)
+class SystemOptions:
+    """What all systems are given alike.
+
+    ``batch_size`` is the most images per call of the model, ``cpus`` how many CPUs there are to use, ``device``
+    is ``cpu`` or ``cuda:N``.
+    """
+
+    batch_size: int
+    cpus: int
+    device: str = "cpu"
+
+    @property
+    def on_gpu(self) -> bool:
+        return self.device != "cpu"
 
 
 class System(Protocol):
-    """One contender. ``describe`` says in one line what it runs and with which settings."""
+    """One contender, built for the files that it will be run over again and again."""
 
-    name: str
+    def describe(self) -> str:
+        """One line: what it runs, with which settings."""
+        ...
 
-    def describe(self) -> str: ...
+    def run(self) -> Outputs:
+        """Results of one pass over the files."""
+        ...
 
-    def run(self, files: Sequence[Path]) -> NDArray[np.float32]:
-        """Outputs [len(files), d] in the order of ``files``."""
+    def latencies_s(self) -> Sequence[float]:
+        """Seconds of each batch of the last pass: its first byte asked for to its results handed over.
+
+        Empty where the system cannot tell.
+        """
         ...
 
     def close(self) -> None: ...
+
+
+MakeSystem = Callable[[Sequence[Path]], System]

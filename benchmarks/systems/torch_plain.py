@@ -3,80 +3,61 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from ...engine.preprocess import Preprocess
+from ...engine.preprocess import ColorOrder, Preprocess
+from ...engine.spec import ModelSpec
+from .interface import Outputs, SystemOptions
+from .network import Network
+from .torch_photos import batches_of, pil_photo, with_starts
 
 
 class TorchPlain:
-    """What most people write first. ``model`` is an nn.Module that gives [n, d] for a batch."""
+    """What most people write first."""
 
-    name = "torch"
+    def __init__(self, spec: ModelSpec, files: Sequence[Path], options: SystemOptions) -> None:
+        import torch
 
-    def __init__(self, model: Any, spec: Preprocess, *, batch_size: int, workers: int) -> None:
-        self._model = model.eval()
-        self._transform = transform_of(spec)
-        self._batch_size = batch_size
-        self._workers = workers
+        torch.set_num_threads(options.cpus)
+        self._network = Network(spec, device=options.device)
+        self._options = options
+        load = partial(_normalised, spec=spec.preprocess)
+        self._loader = batches_of(files, load, batch_size=options.batch_size, workers=options.cpus)
+        self._latencies_s: list[float] = []
 
     def describe(self) -> str:
         import torch
 
+        options = self._options
         return (
-            f"torch {torch.__version__}, DataLoader with {self._workers} workers, PIL, torchvision transforms, eager "
-            f"fp32, batch {self._batch_size}, {torch.get_num_threads()} threads"
+            f"torch {torch.__version__}, DataLoader with {options.cpus} workers, PIL, torchvision transforms, eager "
+            f"fp32 on {options.device}, batch {options.batch_size}, {torch.get_num_threads()} threads"
         )
 
-    def run(self, files: Sequence[Path]) -> NDArray[np.float32]:
+    def run(self) -> Outputs:
         import torch
-        from torch.utils.data import DataLoader
 
-        loader: Any = DataLoader(
-            _Photos(files, self._transform),  # type: ignore[arg-type]
-            batch_size=self._batch_size,
-            num_workers=self._workers,
-        )
+        def infer(pictures: Any) -> tuple[Any, ...]:
+            return self._network(pictures.to(self._options.device))
+
         with torch.no_grad():
-            return np.concatenate([self._model(batch).numpy() for batch in loader])
+            outputs, self._latencies_s = self._network.one_pass(with_starts(self._loader), infer)
+        return outputs
+
+    def latencies_s(self) -> Sequence[float]:
+        return self._latencies_s
 
     def close(self) -> None:
-        """Nothing to close: workers end with each run."""
+        del self._loader  # ends its workers
 
 
-class _Photos:
-    """Map-style dataset of transformed photos."""
+def _normalised(path: Path, *, spec: Preprocess) -> Any:
+    """float32 [3, height, width] of one photo: ToTensor and Normalize as everybody uses them."""
+    from torchvision.transforms import functional
 
-    def __init__(self, files: Sequence[Path], transform: Any) -> None:
-        self._files = files
-        self._transform = transform
-
-    def __len__(self) -> int:
-        return len(self._files)
-
-    def __getitem__(self, index: int) -> Any:
-        from PIL import Image
-
-        with Image.open(self._files[index]) as image:
-            return self._transform(image.convert("RGB"))
-
-
-def transform_of(spec: Preprocess) -> Any:
-    """Torchvision transforms that do what ``spec`` says (shorter side and centre crop, or squash)."""
-    from torchvision import transforms
-    from torchvision.transforms import InterpolationMode
-
-    from ...engine.preprocess import ResizeMode
-
-    resize: Any = spec.resize[0] if spec.mode is ResizeMode.SHORTER else list(spec.resize)
-    return transforms.Compose(
-        [
-            transforms.Resize(resize, InterpolationMode(spec.interpolation.value), antialias=True),
-            transforms.CenterCrop(spec.size),
-            transforms.ToTensor(),
-            transforms.Normalize(spec.mean, spec.std),
-        ]
-    )
+    pixels = functional.to_tensor(pil_photo(path, spec))
+    if spec.color_order is ColorOrder.BGR:
+        pixels = pixels.flip(0)
+    return functional.normalize(pixels, list(spec.mean), list(spec.std))

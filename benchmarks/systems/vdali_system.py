@@ -1,26 +1,29 @@
-"""vdali itself under the benchmark's boundary: the real data path into a sink that keeps arrays in memory."""
+"""vdali itself under the benchmark's boundary: the real data path into a sink that keeps results in memory."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ...engine.backends.load import load_engine
-from ...engine.batch import Failure, Rows, Sample
+from ...engine.batch import Column, Failure, Rows, Sample
+from ...engine.errors import VdaliError
 from ...engine.lanes import LaneOptions, make_scheduler
 from ...engine.pipeline import run
-from ...engine.stages import StageTime
+from ...engine.spec import OUTPUT_NAMES
+from .interface import Outputs, SystemOptions
 
 
 class MemorySink:
-    """Sink that keeps the embeddings of a benchmark in memory, in order."""
+    """Sink that keeps columns in memory, in order, and when each batch came."""
 
     def __init__(self) -> None:
-        self.vectors: list[NDArray[np.float32]] = []
+        self.columns: list[dict[str, Column]] = []
         self.failures: list[Failure] = []
+        self.ended: list[tuple[str, float]] = []
 
     def is_done(self, entry: Sample | Failure) -> bool:
         del entry
@@ -28,7 +31,8 @@ class MemorySink:
 
     def write(self, rows: Rows, failures: Sequence[Failure]) -> None:
         if len(rows):
-            self.vectors.append(np.asarray(rows.columns["embedding"], np.float32))
+            self.columns.append(dict(rows.columns))
+            self.ended.append((rows.ids[0], time.perf_counter()))
         self.failures.extend(failures)
 
     def commit(self) -> None:
@@ -39,34 +43,47 @@ class MemorySink:
 
 
 class VdaliSystem:
-    """The engine as `vdali run` sets it up, on the CPU unless ``device`` says otherwise."""
+    """The engine as `vdali run` sets it up for this device."""
 
-    name = "vdali"
-
-    def __init__(self, model: Path, options: LaneOptions, *, device: str = "auto") -> None:
-        self._loaded = load_engine(model, device=device, threads=options.threads)
-        self._options = options
-        self._scheduler, self._plan = make_scheduler(self._loaded.engine, options, self._loaded.engine.spec.preprocess)
+    def __init__(
+        self, model: Path, files: Sequence[Path], options: SystemOptions, *, lanes: LaneOptions | None = None
+    ) -> None:
+        lanes = lanes or LaneOptions(batch_size=options.batch_size)
+        self._files = files
+        self._loaded = load_engine(model, device=options.device, threads=lanes.threads)
+        self._scheduler, self._plan = make_scheduler(self._loaded.engine, lanes, self._loaded.engine.spec.preprocess)
+        self._latencies_s: list[float] = []
 
     def describe(self) -> str:
         plan = self._plan
         return (
-            f"vdali, {self._loaded.engine.name}, decoder {plan.decoder}, {plan.lanes} lanes x {plan.threads} thread, "
-            f"micro-batch {plan.micro_batch}, {self._loaded.engine.spec.precision}"
+            f"vdali, {self._loaded.engine.name}, {self._loaded.engine.spec.precision}, decoder {plan.decoder}, "
+            f"{plan.lanes} lanes x {plan.threads} thread{'s' * (plan.threads > 1)}, micro-batch {plan.micro_batch}"
         )
 
-    def run(self, files: Sequence[Path]) -> NDArray[np.float32]:
+    def run(self) -> Outputs:
         sink = MemorySink()
-        samples = (Sample(str(path), path.read_bytes) for path in files)
+        started: dict[str, float] = {}
+        samples = (Sample(str(path), _reading(path, started)) for path in self._files)
         run(samples, self._scheduler, sink, batch_size=self._plan.micro_batch)
         if sink.failures:
-            raise AssertionError(f"{len(sink.failures)} benchmark photos failed, first: {sink.failures[0]}")
-        return np.concatenate(sink.vectors)
+            first = sink.failures[0]
+            raise VdaliError(f"{len(sink.failures)} images failed, first {first.id}: {first.message}")
+        self._latencies_s = [ended_s - started[first_id] for first_id, ended_s in sink.ended]
+        names = OUTPUT_NAMES[self._loaded.engine.spec.task]
+        return {name: np.concatenate([np.asarray(columns[name]) for columns in sink.columns]) for name in names}
 
-    def times(self) -> dict[str, StageTime]:
-        """Time per stage over all runs so far."""
-        return self._scheduler.times()
+    def latencies_s(self) -> Sequence[float]:
+        return self._latencies_s
 
     def close(self) -> None:
         self._scheduler.close()
         self._loaded.engine.close()
+
+
+def _reading(path: Path, started: dict[str, float]) -> Callable[[], bytes]:
+    def read() -> bytes:
+        started[str(path)] = time.perf_counter()
+        return path.read_bytes()
+
+    return read

@@ -1,0 +1,46 @@
+"""The file that a benchmark leaves: one JSON document with a version number."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ..engine.errors import OutputError, UsageError
+from ..engine.job import environment
+
+BENCH_VERSION = 1
+"""Raised whenever a reader of the last version would misread the file."""
+
+
+def write_bench(path: Path, document: Mapping[str, Any]) -> None:
+    """Write ``document`` with version and environment; raises OutputError where that is not possible.
+
+    Its keys, each optional: ``comparisons`` (list of ComparisonReport.to_json()), ``loaders``, ``large``, ``stages``.
+    """
+    whole = {"bench_version": BENCH_VERSION, "environment": environment(), **document}
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(whole, indent=2) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise OutputError(f"Cannot write {path}: {error.strerror}. Choose another file.") from error
+
+
+def read_bench(path: Path) -> dict[str, Any]:
+    """The document of a benchmark; raises UsageError where the file is none, or of another version."""
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"Cannot read {path}: {error.strerror}. Give a file that `vdali bench` wrote.") from error
+    except ValueError as error:
+        raise UsageError(f"{path} is not JSON ({error}). Give a file that `vdali bench` wrote.") from error
+    version = document.get("bench_version") if isinstance(document, dict) else None
+    if version is None:
+        raise UsageError(f"{path} is no bench file: it has no bench_version. Give a file that `vdali bench` wrote.")
+    if version != BENCH_VERSION:
+        raise UsageError(
+            f"{path} is of bench version {version}, this vdali reads version {BENCH_VERSION}. Measure again."
+        )
+    whole: dict[str, Any] = document
+    return whole

@@ -1,0 +1,100 @@
+"""A comparison for people: a table, and below it one sentence for each system that vdali was held against."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .comparison import ComparisonReport, Status, SystemRow, Winner
+from .measure import Spread
+
+_HEADS = ("", "images/s", "CPU-ms/image", "batch p50/p99 ms", "memory MiB", "worst image", "vdali over it")
+_GPU_HEADS = ("GPU busy", "GPU MiB")
+
+
+def render(report: ComparisonReport) -> str:
+    """Table, descriptions and verdicts as plain lines."""
+    title = (
+        f"{report.model}, {report.task}, weights {report.weights}: {report.images} images "
+        f"({report.input_bytes / 1e6:.1f} MB), batch {report.batch_size}, {report.rounds} alternating rounds on "
+        f"{report.device}, {report.cpus} CPUs; median (min to max)"
+    )
+    on_gpu = report.device != "cpu"
+    heads = _HEADS + _GPU_HEADS * on_gpu
+    table = [heads, *([*_cells(row, report), *_gpu_cells(row)][: len(heads)] for row in report.rows)]
+    notes = [f"  {row.system}: {row.description}" for row in report.rows if row.description]
+    return "\n".join([title, *_aligned(table), *notes, *verdicts(report)])
+
+
+def verdicts(report: ComparisonReport) -> list[str]:
+    """One sentence for each row that vdali was held against, and for each that has no numbers or a wrong answer."""
+    sentences = []
+    for row in report.rows:
+        sentence = _verdict(row, report)
+        if sentence:
+            sentences.append(sentence)
+    if report.reference is None:
+        sentences.append("Fewer than two systems gave an answer: nothing was compared.")
+    return sentences
+
+
+def _verdict(row: SystemRow, report: ComparisonReport) -> str:
+    if row.status is Status.ABSENT:
+        return f"{row.system} is not installed here: {row.note}"
+    if row.status is Status.FAILED:
+        return f"{row.system} failed: {row.note}"
+    if row.status is Status.WRONG:
+        return f"{row.system} gives a WRONG answer ({row.note}): its speed counts for nothing."
+    ours = next(other for other in report.rows if other.system == report.ours)
+    if not row.competes or row.ours_over_this is None or ours.status is not Status.OK:
+        return ""
+    winner = {
+        Winner.OURS: f"{ours.system} wins",
+        Winner.THEIRS: f"{row.system} WINS",
+        Winner.NEITHER: "No clear winner",
+    }[row.winner]
+    cpu = row.cpu_of_this_over_ours
+    less = f", and {cpu.text(2)} times as many per CPU second" if cpu is not None else ""
+    return f"{winner}: {ours.system} does {row.ours_over_this.text(2)} times the images/s of {row.system}{less}."
+
+
+def _cells(row: SystemRow, report: ComparisonReport) -> list[str]:
+    if row.throughput is None:
+        return [row.system, "not installed" if row.status is Status.ABSENT else "failed", "", "", "", "", ""]
+    return [
+        row.system,
+        _spread(row.throughput, 1),
+        _spread(row.cpu_ms, 2),
+        _latency(row),
+        f"{(row.peak_memory_bytes or 0) / 2**20:.0f}",
+        _agreement(row, report),
+        _spread(row.ours_over_this, 2),
+    ]
+
+
+def _gpu_cells(row: SystemRow) -> list[str]:
+    busy = f"{100 * row.gpu_utilisation:.0f} %" if row.gpu_utilisation is not None else "?"
+    return [busy, f"{row.gpu_memory_bytes / 2**20:.0f}" if row.gpu_memory_bytes is not None else "?"]
+
+
+def _latency(row: SystemRow) -> str:
+    if row.latency_p50_s is None or row.latency_p99_s is None:
+        return "?"
+    return f"{1e3 * row.latency_p50_s:.0f}/{1e3 * row.latency_p99_s:.0f}"
+
+
+def _agreement(row: SystemRow, report: ComparisonReport) -> str:
+    if row.system == report.reference:
+        return "reference"
+    mark = "WRONG" if row.status is Status.WRONG else ""
+    if row.worst_difference_levels is not None:
+        return f"{row.worst_difference_levels:.2f} levels {mark}"
+    return f"cosine {row.lowest_cosine:.5f} {mark}" if row.lowest_cosine is not None else mark
+
+
+def _spread(spread: Spread | None, digits: int) -> str:
+    return spread.text(digits) if spread is not None else ""
+
+
+def _aligned(table: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(len(row[i]) for row in table) for i in range(len(table[0]))]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in table]

@@ -1,0 +1,80 @@
+"""CPU time and memory of a process together with its workers, and the busy share of a GPU."""
+
+from __future__ import annotations
+
+import resource
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import psutil
+
+_INTERVAL_S = 0.05
+_WATCHING_SHARE = 0.1
+
+
+def cpu_s() -> float:
+    """CPU seconds that this process and its workers, living or ended, have used so far."""
+    total = 0.0
+    for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN):
+        usage = resource.getrusage(who)
+        total += usage.ru_utime + usage.ru_stime
+    for worker in _descendants(psutil.Process()):
+        try:
+            times = worker.cpu_times()
+        except psutil.NoSuchProcess:  # its time is now among that of the ended children of its parent
+            continue
+        total += times.user + times.system + times.children_user + times.children_system
+    return total
+
+
+def memory_bytes(process: psutil.Process) -> int:
+    """Memory of a process and its workers; what several of them share counts once where the system tells (Linux)."""
+    total = 0
+    for member in (process, *_descendants(process)):
+        try:
+            info = member.memory_full_info()
+        except (psutil.NoSuchProcess, psutil.AccessDenied):
+            continue
+        total += getattr(info, "pss", 0) or info.rss
+    return total
+
+
+def _descendants(process: psutil.Process) -> list[psutil.Process]:
+    try:
+        return list(process.children(recursive=True))
+    except psutil.NoSuchProcess:
+        return []
+
+
+@dataclass(slots=True)
+class Peak:
+    """Largest memory seen so far, in bytes."""
+
+    bytes_: int = 0
+
+
+@contextmanager
+def watched_memory(pid: int) -> Iterator[Peak]:
+    """Peak of process ``pid`` and its workers while the block runs, looked at up to 20 times a second.
+
+    Looking costs CPU time (the kernel walks page tables), so nothing should be timed meanwhile.
+    """
+    process, peak, ended = psutil.Process(pid), Peak(), threading.Event()
+
+    def watch() -> None:
+        pause_s = 0.0
+        while not ended.wait(pause_s):
+            started_s = time.perf_counter()
+            peak.bytes_ = max(peak.bytes_, memory_bytes(process))
+            pause_s = max(_INTERVAL_S, (time.perf_counter() - started_s) / _WATCHING_SHARE)
+
+    thread = threading.Thread(target=watch, name="memory-watch", daemon=True)
+    thread.start()
+    try:
+        yield peak
+    finally:
+        ended.set()
+        thread.join()

@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+import toy_systems
+from vdali.benchmarks.comparison import Status
+from vdali.benchmarks.entrant import Entrant, take_turns
+from vdali.benchmarks.process import SystemFailedError, SystemProcess
+from vdali.benchmarks.usage import cpu_s, memory_bytes, watched_memory
+
+FILES = [Path("a.jpg"), Path("b.jpg")]
+
+
+def test_a_system_runs_in_a_process_of_its_own_and_its_outputs_come_back():
+    system = SystemProcess(toy_systems.Counting, FILES)
+    assert system.description == "counts over 2 files"
+    assert system.warm_up() > 10 << 20
+    found = system.run()
+    assert found.wall_s > 0
+    assert found.latencies_s == (0.25, 0.25)
+    assert system.outputs()["embedding"].tolist() == [[2, 2], [2, 2]]
+    system.close()
+
+
+def test_an_error_in_a_pass_becomes_one_plain_line():
+    system = SystemProcess(toy_systems.Counting, [])
+    with pytest.raises(SystemFailedError, match=r"^ValueError: nothing to count$") as caught:
+        system.run()
+    assert not caught.value.absent
+    system.close()
+
+
+def test_a_process_that_is_killed_is_told_with_its_signal():
+    system = SystemProcess(toy_systems.Killed, FILES)
+    with pytest.raises(SystemFailedError, match="ended by SIGKILL, perhaps for lack of memory"):
+        system.run()
+    system.close()
+
+
+@pytest.mark.parametrize("make", [toy_systems.needs_a_package, toy_systems.says_it_is_missing])
+def test_a_system_whose_package_is_missing_is_absent(make):
+    with pytest.raises(SystemFailedError) as caught:
+        SystemProcess(make, FILES)
+    assert caught.value.absent
+
+
+def test_one_that_fails_does_not_stop_the_others():
+    entrants = [
+        Entrant("killed", toy_systems.Killed),
+        Entrant("absent", toy_systems.needs_a_package),
+        Entrant("counts", toy_systems.Counting),
+    ]
+    said: list[str] = []
+    take_turns(entrants, FILES, rounds=3, say=said.append)
+    killed, absent, counts = (entrant.row(len(FILES)) for entrant in entrants)
+    assert killed.status is Status.FAILED
+    assert "SIGKILL" in killed.note
+    assert killed.description == "counts over 2 files"
+    assert absent.status is Status.ABSENT
+    assert "a_package_that_nobody_has" in absent.note
+    assert counts.status is Status.OK
+    assert counts.throughput is not None
+    assert counts.latency_p99_s == 0.25
+    assert len(entrants[2].rounds) == 3
+    assert entrants[2].outputs is not None
+    assert np.unique(entrants[2].outputs["embedding"]).tolist() == [4]  # the warm-up is a pass too
+    assert any("SIGKILL" in line for line in said)
+
+
+def test_cpu_time_counts_workers_that_live_and_workers_that_ended():
+    import subprocess
+    import sys
+
+    busy = "import time\nwhile time.process_time() < 0.4: pass\nprint('done', flush=True)"
+    before = cpu_s()
+    subprocess.run([sys.executable, "-c", busy], check=True, capture_output=True)
+    ended = cpu_s()
+    assert ended - before > 0.35
+    with subprocess.Popen([sys.executable, "-c", busy + "\ninput()"], stdin=-1, stdout=-1) as worker:
+        assert worker.stdout is not None
+        assert worker.stdout.readline() == b"done\n"
+        assert cpu_s() - ended > 0.35
+        worker.communicate(b"\n")
+
+
+def test_memory_counts_what_a_worker_holds():
+    import subprocess
+    import sys
+
+    holds = "held = bytearray(b'x') * (64 << 20)\nprint('done', flush=True)\ninput()"
+    process = psutil.Process()
+    before = memory_bytes(process)
+    with (
+        watched_memory(process.pid) as peak,
+        subprocess.Popen([sys.executable, "-c", holds], stdin=-1, stdout=-1) as worker,
+    ):
+        assert worker.stdout is not None
+        worker.stdout.readline()
+        assert memory_bytes(process) - before > 60 << 20
+        deadline_s = time.monotonic() + 10
+        while peak.bytes_ - before < 60 << 20 and time.monotonic() < deadline_s:
+            time.sleep(0.05)
+        worker.communicate(b"\n")
+    assert peak.bytes_ - before > 60 << 20
