@@ -25,7 +25,7 @@ Series = Iterable[tuple[Labels, float | None]]
 class MetricsServer:
     """Serves what ``render`` gives at ``/metrics`` until it is closed; ``port`` 0 takes any free one."""
 
-    def __init__(self, port: int, render: Callable[[], str], *, host: str = "127.0.0.1") -> None:
+    def __init__(self, port: int, render: Callable[[], str], *, host: str) -> None:
         """Start; raises UsageError where the port cannot be had."""
 
         class Handler(BaseHTTPRequestHandler):

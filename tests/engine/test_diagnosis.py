@@ -137,7 +137,7 @@ def test_a_slow_disk_is_found_and_more_lanes_are_advised(light_model):
 
 
 def test_heavy_decoding_before_a_tiny_model_is_found_and_a_cheaper_decode_is_advised_first(light_model):
-    options = LaneOptions(decode=DecodeOptions(mode=DecodeMode.EXACT))
+    options = LaneOptions(decode=DecodeOptions(mode=DecodeMode.EXACT), micro_batch=2)
     source = RiggedSource([photo(1600, 1200)], 2000)
     found = diagnose(light_model, source, lanes=options, device="cpu", seconds=0.6, images=24)
     assert (found.resource, found.stage) == (Resource.CPU, DECODE)
@@ -149,7 +149,7 @@ def test_heavy_decoding_before_a_tiny_model_is_found_and_a_cheaper_decode_is_adv
 
 def test_a_heavy_model_on_tiny_pictures_is_found(heavy_model):
     source = RiggedSource([photo(16, 16, "PNG")], 5000)
-    found = diagnose(heavy_model, source, device="cpu", seconds=0.5, images=32)
+    found = diagnose(heavy_model, source, lanes=LaneOptions(micro_batch=2), device="cpu", seconds=0.5, images=32)
     assert (found.resource, found.stage) == (Resource.CPU, INFER)
     assert re.match(r"engine-bound: the engine takes (9\d|100) %", found.verdict)
     assert any("twice as fast" in advice.change for advice in found.advice)
@@ -167,7 +167,8 @@ def test_a_first_pass_that_is_slower_than_the_second_is_told_and_judged_by(light
 
 
 def test_another_decoder_is_advised_where_it_is_cheaper(light_model):
-    options = LaneOptions(decoder=DecoderName.PILLOW, decode=DecodeOptions(mode=DecodeMode.EXACT))
+    exact = DecodeOptions(mode=DecodeMode.EXACT)
+    options = LaneOptions(decoder=DecoderName.PILLOW, decode=exact, micro_batch=2)
     source = RiggedSource([photo(800, 600)], 2000)
     found = diagnose(light_model, source, lanes=options, device="cpu", seconds=0.45, images=16)
     assert found.stage == DECODE

@@ -15,6 +15,7 @@ import time
 import urllib.error
 import urllib.request
 from pathlib import Path
+from typing import NamedTuple
 
 import pyarrow.parquet as pq
 import pytest
@@ -24,7 +25,7 @@ from vdali.engine.stages import StageTime
 from vdali.engine.telemetry import TELEMETRY_FILE, Counts, Telemetry, TelemetryOptions
 from vdali.engine.telemetry_file import TelemetryFile, read_telemetry
 from vdali.engine.telemetry_gpu import open_gpu_sampler
-from vdali.engine.telemetry_host import HostSampler
+from vdali.engine.telemetry_host import HostSampler, _busy
 from vdali.engine.telemetry_metrics import metrics_text
 
 QUICK = TelemetryOptions(interval_s=0.02, write_s=0.05)
@@ -100,6 +101,30 @@ def test_cpu_time_memory_and_bytes_are_those_of_the_process(tmp_path):
     assert 3 << 20 <= last.process_requested_bytes < 16 << 20
     assert max(sample.host.process_rss_bytes for sample in telemetry.samples) > 64 << 20
     assert last.process_threads >= 2
+
+
+class Times(NamedTuple):
+    """Seconds of one CPU, as psutil has them on Linux."""
+
+    user: float
+    nice: float
+    system: float
+    idle: float
+    iowait: float
+
+
+@pytest.mark.parametrize(
+    ("now", "busy"),
+    [
+        (Times(1, 0, 0, 3, 0), 0.25),
+        (Times(0, 0, 0, 2, 2), 0.0),
+        (Times(1, 2, 1, 0, 0), 1.0),
+        (Times(0, 0, 0, 0, 0), 0.0),
+        (Times(3, 0, 1, -1, 0), 1.0),
+    ],
+)
+def test_a_cpu_is_busy_when_it_neither_idles_nor_waits_for_a_disk(now, busy):
+    assert _busy(Times(0, 0, 0, 0, 0), now) == pytest.approx(busy)
 
 
 def test_a_killed_run_keeps_the_lines_up_to_its_last_write(tmp_path):
