@@ -64,7 +64,7 @@ class Finding:
 
 
 def lint(model: ModelProto) -> list[Finding]:
-    """Everything that TensorRT would refuse or misread, in graph order; weights must be loaded."""
+    """Everything that TensorRT would refuse or misread, in graph order; scales in external data go unseen."""
     facts = _Facts(model)
     findings = list(_signature_findings(model))
     for node in _nodes(model.graph):
@@ -97,9 +97,14 @@ class _Facts:
         self.inputs = {value.name for value in graph_inputs(model)}
         self.outputs = {value.name for value in model.graph.output}
 
-    def array(self, name: str) -> NDArray[np.generic] | None:
-        """Values of a constant; None for anything else."""
-        return array_of(self.constants[name]) if name in self.constants else None
+    def array(self, name: str) -> NDArray[np.float32] | None:
+        """Values of a constant, none at all where they are not loaded; None for anything else."""
+        if name not in self.constants:
+            return None
+        tensor = self.constants[name]
+        if tensor.data_location == TensorProto.EXTERNAL:
+            return np.empty(0, dtype=np.float32)
+        return array_of(tensor).astype(np.float32)
 
 
 _Rule = Callable[[NodeProto, _Facts], Iterator[Finding]]
@@ -126,7 +131,7 @@ def _named(node: NodeProto) -> str:
 
 
 def _type_name(kind: int) -> str:
-    return TensorProto.DataType.Name(kind).lower()
+    return str(TensorProto.DataType.Name(kind)).lower()
 
 
 def _signature_findings(model: ModelProto) -> Iterator[Finding]:
@@ -161,7 +166,7 @@ def _zero_point_findings(node: NodeProto, facts: _Facts) -> Iterator[Finding]:
     values = facts.array(node.input[2])
     if values is None:
         yield Finding(_named(node), Rule.ZERO_POINT, f"zero point '{node.input[2]}' is not a constant")
-    elif np.any(values.astype(np.float32) != 0):
+    elif values.any():
         yield Finding(_named(node), Rule.ZERO_POINT, "zero point is not 0")
 
 
@@ -178,15 +183,14 @@ def _quantized_type_findings(node: NodeProto, facts: _Facts) -> Iterator[Finding
 def _scale_findings(node: NodeProto, facts: _Facts) -> Iterator[Finding]:
     if node.op_type not in (QUANTIZE, DEQUANTIZE):
         return
-    values = facts.array(node.input[1])
-    if values is None:
+    scales = facts.array(node.input[1])
+    if scales is None:
         yield Finding(_named(node), Rule.SCALE, f"scale '{node.input[1]}' is not a constant")
         return
-    scales = values.astype(np.float64)
     if not (np.isfinite(scales) & (scales > 0)).all():
         bad = scales[~(np.isfinite(scales) & (scales > 0))].flat[0]
         yield Finding(_named(node), Rule.SCALE, f"scale {bad:g}: scales must be positive and finite")
-    if scales.size == 1:
+    if scales.size < 2:
         return
     weights = facts.constants.get(node.input[0])
     if weights is None:

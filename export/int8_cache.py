@@ -1,0 +1,120 @@
+"""Calibrations kept by all that they depend on, so that none is measured twice and none is used for another model."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from onnx import ModelProto
+
+from ..engine.errors import VdaliError
+from ..engine.spec import ModelSpec
+from ..engine.version import __version__
+from ..kernels.cache import cache_folder
+from .calibration import CalibrationSet
+from .int8_layers import Places
+from .int8_ranges import Calibration, calibrate
+from .plan_files import write_atomically
+
+CALIBRATION_VERSION = 1
+"""Counts the changes of how ranges are chosen: raised, it makes every cached calibration stale."""
+
+_TOOLS = ("onnx", "onnxruntime-gpu", "numpy")
+_KEY_LETTERS = 12
+
+Report = Callable[[str], None]
+
+
+def cached_calibration(
+    model: ModelProto, spec: ModelSpec, places: Places, pictures: CalibrationSet, report: Report
+) -> Calibration:
+    """Calibration of a prepared model, from the cache when it is of just this, else measured and kept there.
+
+    A cache that cannot be written is told of and does no harm. Raises ModelError as ``calibrate`` does.
+    """
+    key = calibration_key(model, spec, pictures)
+    name = re.sub(r"[^A-Za-z0-9_.+-]+", "_", spec.name[:60])
+    path = cache_folder() / "calibration" / f"{name}-{key[:_KEY_LETTERS]}.json"
+    found = _read(path, key, places)
+    if found is not None:
+        report(f"int8 ranges of {spec.name} from the cache.")
+        return found
+    report(f"int8 ranges of {spec.name} are measured on {pictures.description}.")
+    calibration = calibrate(model, places, pictures)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, _dumps(calibration, key))
+    except (OSError, VdaliError) as error:
+        report(f"The int8 ranges are not kept: {error}")
+    return calibration
+
+
+def calibration_key(model: ModelProto, spec: ModelSpec, pictures: CalibrationSet) -> str:
+    """SHA-256 (hex) of a model's nodes and weights, its preprocessing, the pictures and the versions of all tools."""
+    facts = {
+        "model": _content(model),
+        "preprocess": spec.preprocess.fingerprint(),
+        "pictures": pictures.content,
+        "versions": [__version__, CALIBRATION_VERSION, *(version(tool) for tool in _TOOLS)],
+    }
+    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
+
+
+def _content(model: ModelProto) -> str:
+    """Digest of the graph; tensor by tensor, since protobuf cannot hold 2 GiB."""
+    digest = hashlib.sha256()
+    for part in (*model.opset_import, *model.graph.input, *model.graph.output, *model.graph.node):
+        digest.update(part.SerializeToString(deterministic=True))
+    for tensor in model.graph.initializer:
+        digest.update(tensor.SerializeToString(deterministic=True))
+    return digest.hexdigest()
+
+
+def _dumps(calibration: Calibration, key: str) -> bytes:
+    values = {
+        "key": key,
+        "ranges": dict(calibration.ranges),
+        "errors": dict(calibration.errors),
+        "shifts": {name: _text(shift) for name, shift in calibration.shifts.items()},
+    }
+    return json.dumps(values, indent=1).encode()
+
+
+def _read(path: Path, key: str, places: Places) -> Calibration | None:
+    """Calibration in a file; None when there is none, or it is damaged or of something else."""
+    try:
+        values: dict[str, Any] = json.loads(path.read_bytes())
+        if values["key"] != key:
+            return None
+        found = Calibration(
+            ranges={source: _finite(values["ranges"][source]) for source in places.sources},
+            shifts={layer.name: _array(values["shifts"][layer.name]) for layer in places.layers},
+            errors={name: _finite(values["errors"][name]) for name in places.names},
+        )
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return found
+
+
+def _finite(value: Any) -> float:
+    number = float(value)
+    if not 0 <= number < np.inf:
+        raise ValueError(f"{number} is no range")
+    return number
+
+
+def _text(values: NDArray[np.float32]) -> str:
+    """Little-endian float32 as base64: decimals of a million shifts would take ten times the room."""
+    return base64.b64encode(values.astype("<f4").tobytes()).decode()
+
+
+def _array(text: str) -> NDArray[np.float32]:
+    return np.frombuffer(base64.b64decode(text, validate=True), dtype="<f4").astype(np.float32)
