@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import vdali
-from models import mean_colour_model
+from models import mean_colour_model, with_spec
 from pictures import number_of, write_numbered
 from vdali.engine.errors import (
     InputNotFoundError,
@@ -19,6 +20,7 @@ from vdali.engine.errors import (
     TooManyFailuresError,
     UsageError,
 )
+from vdali.engine.spec import Precision
 
 BAD = frozenset(range(7, 300, 15))
 
@@ -140,9 +142,11 @@ def test_an_output_folder_inside_the_input_is_refused(tmp_path, model, numbered)
     assert not (numbered / "out").exists()
 
 
-def test_a_precision_that_the_file_does_not_have_is_refused(tmp_path, model, numbered):
-    with pytest.raises(ModelError, match="fp32"):
-        vdali.run(numbered, model=model, out=tmp_path / "out", precision="fp16")
+def test_an_fp32_run_of_a_file_of_another_precision_is_refused(tmp_path, model, numbered):
+    half = with_spec(shutil.copy(model, tmp_path / "half.onnx"), precision=Precision.FP16)
+    with pytest.raises(ModelError, match="fp16"):
+        vdali.run(numbered, model=half, out=tmp_path / "out", precision="fp32")
+    assert not (tmp_path / "out").exists()
 
 
 def test_shards_cover_the_input_without_overlap_or_gap(tmp_path, model, numbered):
