@@ -143,7 +143,6 @@ def test_a_small_network_becomes_an_embedder(tmp_path):
         ("vit_small_patch16_224", {}),
         ("vit_small_patch14_dinov2", {"crop": (224, 224)}),
         ("resnet50", {}),
-        ("beit_base_patch16_224", {}),
         ("maxvit_nano_rw_256", {}),
     ],
 )
