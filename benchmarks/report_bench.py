@@ -48,13 +48,18 @@ def page_of_bench(document: Mapping[str, Any], name: str, *, cost: Mapping[str, 
 def _verdict(document: Mapping[str, Any]) -> str:
     if document.get("verdict"):
         return str(document["verdict"])
-    sentences = [comparison_verdict(part) for part in comparisons_in(document)]
+    sentences = [comparison_verdict(part) for part in _main_comparisons(document)]
     sentences += [sweep_verdict(part) for part in sweeps_in(document)]
     return "; ".join(sentences)
 
 
+def _main_comparisons(document: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Those of models; where there are none, all others (loaders, large photos)."""
+    return list(comparisons_in(document.get("comparisons"))) or list(comparisons_in(document))
+
+
 def _models_of(document: Mapping[str, Any]) -> str:
-    models = [document.get("model"), *(part["model"] for part in comparisons_in(document))]
+    models = [document.get("model"), *(part["model"] for part in _main_comparisons(document))]
     return ", ".join(dict.fromkeys(str(model) for model in models if model))
 
 

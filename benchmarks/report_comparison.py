@@ -11,6 +11,9 @@ from .report_page import Bar, Bars, Block, Facts, Section, Table, Text
 from .report_words import heading, number, shown
 
 MESSAGE_CHARACTERS = 120
+_BELOW = frozenset({"description", "worst_image", "winner", "competes"})
+"""What a row has that does not go into the table."""
+
 _MARKS = frozenset({"ours", "reference", "rows"})
 
 
@@ -23,9 +26,10 @@ def comparison_section(part: Mapping[str, Any]) -> Section:
     report = ComparisonReport.from_json(part)
     fastest = _fastest(report)
     bars = [_bar(row, row is fastest) for row in report.rows]
-    facts = [(heading(name), shown(name, value)) for name, value in part.items() if name != "rows"]
-    rows = [_without(row, {"winner"}) for row in part["rows"]]
+    rows = [{name: value for name, value in row.items() if name not in _BELOW} for row in part["rows"]]
     marked = frozenset({report.rows.index(fastest)} if fastest is not None else ())
+    facts = [(heading(name), shown(name, value)) for name, value in part.items() if name != "rows"]
+    facts += [(row.system, row.description) for row in report.rows if row.description]
     blocks: list[Block] = [Bars(bars), Text(verdicts(report)), table_of(rows, marked=marked), Facts(facts)]
     return Section(f"{report.model}, {report.task}: images/s", blocks)
 
@@ -36,7 +40,7 @@ def comparison_verdict(part: Mapping[str, Any]) -> str:
     ratios = [
         f"{row.ours_over_this.median:.2f}x the rate of {row.system}"
         for row in report.rows
-        if row.ours_over_this is not None and row.status is Status.OK
+        if row.ours_over_this is not None and row.status is Status.OK and row.competes
     ]
     others = [f"{row.system} {row.status}" for row in report.rows if row.status is not Status.OK]
     text = f"{report.model}: {report.ours} has {', '.join(ratios)}" if ratios else f"{report.model}: nothing to compare"
@@ -75,10 +79,10 @@ def _bar(row: SystemRow, is_fastest: bool) -> Bar:
 
 
 def _fastest(report: ComparisonReport) -> SystemRow | None:
-    """Row with the highest median rate among those that gave right results."""
-    right = [row for row in report.rows if row.status is Status.OK and row.throughput is not None]
+    """Row with the highest median rate among those that compete, ours included, and gave right results."""
+    right = [
+        row
+        for row in report.rows
+        if row.status is Status.OK and row.throughput is not None and (row.competes or row.system == report.ours)
+    ]
     return max(right, key=lambda row: row.throughput.median if row.throughput is not None else 0.0, default=None)
-
-
-def _without(row: Mapping[str, Any], names: set[str]) -> dict[str, Any]:
-    return {name: value for name, value in row.items() if name not in names}

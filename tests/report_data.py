@@ -9,7 +9,9 @@ from typing import Any
 
 from vdali.benchmarks.bench_file import BENCH_VERSION
 from vdali.benchmarks.comparison import ComparisonReport, Status, SystemRow
+from vdali.benchmarks.cost import cost
 from vdali.benchmarks.measure import Spread
+from vdali.benchmarks.report import write_report
 from vdali.engine.diagnosis_model import FORMAT_VERSION
 from vdali.engine.stages import StageTime
 from vdali.engine.telemetry import TELEMETRY_FILE
@@ -241,3 +243,14 @@ def diagnosis_document() -> dict[str, Any]:
         "notes": ["reading an image took 1.1 ms the first time, and 0.06 ms again"],
         "settings": {"model": "vit", "lanes": 2},
     }
+
+
+def report_pages(folder: Path) -> dict[str, Path]:
+    """HTML reports that together have every kind of block."""
+    out = run_folder(folder / "out")
+    costs = cost(run=out, price_per_hour=2.5, images=250_000)
+    run_page = write_report(out, folder / "run.html", cost=costs, diagnosis=diagnosis_document())
+    sweep = {key: value for key, value in sweep_document().items() if key in ("cells", "reason")}
+    bench = folder / "bench.json"
+    bench.write_text(json.dumps(bench_document(sweep=sweep)))
+    return {"run": run_page, "bench": write_report(bench, folder / "bench.html")}

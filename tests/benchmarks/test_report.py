@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-import html
 import json
-import os
 import re
-import shutil
-import subprocess
 from html.parser import HTMLParser
 from pathlib import Path
 
-import numpy as np
 import pytest
 import vdali
 from models import mean_colour_model
 from pictures import write_numbered
-from PIL import Image
-from report_data import HOSTILE, bench_document, comparison, diagnosis_document, run_folder, session, sweep_document
+from report_data import (
+    HOSTILE,
+    bench_document,
+    comparison,
+    diagnosis_document,
+    report_pages,
+    run_folder,
+    session,
+    sweep_document,
+    telemetry,
+)
 from vdali.benchmarks.cost import cost
 from vdali.benchmarks.report import write_report
 from vdali.benchmarks.report_input import read_run
@@ -25,6 +29,7 @@ from vdali.benchmarks.report_timeline import MOST_POINTS, timeline
 from vdali.benchmarks.report_words import byte_count, heading, seconds, shown
 from vdali.engine.errors import InputNotFoundError, UsageError, VdaliError
 from vdali.engine.telemetry import TELEMETRY_FILE, Telemetry
+from vdali.engine.telemetry_file import read_telemetry
 
 VOID = {"meta", "path", "img", "br", "link", "input"}
 
@@ -78,14 +83,8 @@ def out(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def everything(tmp_path_factory, out) -> dict[str, Path]:
-    """HTML reports that together have every kind of block."""
-    folder = tmp_path_factory.mktemp("pages")
-    costs = cost(run=out, price_per_hour=2.5, images=250_000)
-    run_page = write_report(out, folder / "run.html", cost=costs, diagnosis=diagnosis_document())
-    sweep = {key: value for key, value in sweep_document().items() if key in ("cells", "reason")}
-    bench = json_file(folder / "bench.json", bench_document(sweep=sweep))
-    return {"run": run_page, "bench": write_report(bench, folder / "bench.html")}
+def everything(tmp_path_factory) -> dict[str, Path]:
+    return report_pages(tmp_path_factory.mktemp("pages"))
 
 
 def test_a_real_run_with_telemetry_becomes_a_report(tmp_path):
@@ -249,6 +248,13 @@ def test_rates_over_time_come_from_counters_and_start_anew_with_each_session(out
     assert timeline([]) == []
 
 
+def test_the_first_line_of_a_session_counts_from_its_start(tmp_path):
+    telemetry(tmp_path, sessions=3, lines=1)
+    charts = {chart.title: chart for chart in timeline(read_telemetry(tmp_path / TELEMETRY_FILE).to_pylist())}
+    assert charts["CPUs used by this process"].series[0].y == pytest.approx([5.5, 5.5, 5.5])
+    assert charts["CPUs used by this process"].series[0].x == [1.0, 2.0, 3.0]
+
+
 @pytest.mark.parametrize(
     ("key", "value", "name", "text"),
     [
@@ -269,83 +275,3 @@ def test_keys_and_values_read_as_words_with_units(key, value, name, text):
 def test_bytes_and_seconds_take_the_unit_that_leaves_a_small_number():
     assert [byte_count(v) for v in (12, 2048, 5 << 20, 3 << 30)] == ["12 B", "2 KiB", "5 MiB", "3 GiB"]
     assert [seconds(v) for v in (0.004, 4.1, 700, 12240)] == ["4 ms", "4.1 s", "11.7 min", "3.4 h"]
-
-
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-in_chromium = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium: apt-get install chromium")
-FLAGS = ["--headless", "--disable-gpu", "--hide-scrollbars", "--enable-logging=stderr", "--force-device-scale-factor=1"]
-DARK = "--blink-settings=preferredColorScheme=0"
-WIDTHS = (1280, 390)
-HEIGHT = 3000
-HARNESS = """<!doctype html><title>not measured</title><body style="margin:0; background:gray">{frames}
-<script>
-const measured = frame => {{
-  const view = frame.contentWindow, root = view.document.documentElement;
-  for (const folded of root.querySelectorAll("details")) folded.open = true;
-  const all = [...root.querySelectorAll("body *")].filter(e => !e.closest("svg") && !e.closest("thead"));
-  const box = e => e.getBoundingClientRect();
-  const wide = all.filter(e => box(e).right > view.innerWidth + 0.5 || box(e).left < -0.5);
-  const small = all.filter(e => parseFloat(view.getComputedStyle(e).fontSize) < 11.5);
-  return {{ width: view.innerWidth, scroll: root.scrollWidth, wide: wide.map(e => e.outerHTML.slice(0, 120)),
-    small: small.map(e => e.outerHTML.slice(0, 120)) }};
-}};
-addEventListener("load", () => {{
-  document.title = JSON.stringify([...document.querySelectorAll("iframe")].map(measured));
-}});
-</script>"""
-FRAME = """<iframe style="border:0; position:absolute; left:{left}px; top:0" width="{width}" height="{height}"
-srcdoc="{page}"></iframe>"""
-
-
-def chromium(folder: Path, *words: str) -> tuple[str, list[str]]:
-    """What Chromium prints, and the console's lines."""
-    sandbox = ["--no-sandbox"] if os.geteuid() == 0 else []
-    done = subprocess.run(
-        [CHROMIUM, *FLAGS, *sandbox, f"--user-data-dir={folder / 'profile'}", *words],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=True,
-    )
-    return done.stdout, [line for line in done.stderr.splitlines() if "CONSOLE" in line]
-
-
-def harness_of(pages: dict[str, Path], path: Path) -> list[tuple[str, int, int]]:
-    """Write a page with every report at every width side by side; returns (name, width, left) of each frame."""
-    frames, places, left = [], [], 0
-    for width in WIDTHS:
-        for name, page in pages.items():
-            text = html.escape(page.read_text(encoding="utf-8"), quote=True)
-            frames.append(FRAME.format(left=left, width=width, height=HEIGHT, page=text))
-            places.append((name, width, left))
-            left += width
-    path.write_text(HARNESS.format(frames="".join(frames)), encoding="utf-8")
-    return places
-
-
-@in_chromium
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_in_chromium_pages_fit_a_desktop_and_a_phone_without_a_word_on_the_console(tmp_path, everything, scheme):
-    harness, picture = tmp_path / "harness.html", tmp_path / f"{scheme}.png"
-    places = harness_of(everything, harness)
-    words = [DARK] if scheme == "dark" else []
-    size = sum(width for _, width, _ in places)
-    shot = [f"--screenshot={picture}", f"--window-size={size},{HEIGHT}", "--dump-dom", "--virtual-time-budget=3000"]
-    printed, console = chromium(tmp_path, *words, *shot, f"file://{harness}")
-    assert console == []
-    found = json.loads(html.unescape(re.search("<title>(.*?)</title>", printed)[1]))
-    for (name, width, left), frame in zip(places, found, strict=True):
-        assert frame == {"width": width, "scroll": width, "wide": [], "small": []}, name
-        with Image.open(picture) as image:
-            shown_page = image.crop((left, 0, left + width, HEIGHT))
-            shown_page.save(tmp_path / f"{name}-{width}-{scheme}.png")
-            pixels = np.asarray(shown_page.convert("L"))
-        assert (np.median(pixels) < 60) if scheme == "dark" else (np.median(pixels) > 230)
-        assert pixels[:600].std() > 10
-
-
-@in_chromium
-def test_in_chromium_a_report_opened_by_itself_says_nothing_on_the_console(tmp_path, everything):
-    printed, console = chromium(tmp_path, "--dump-dom", f"file://{everything['run']}")
-    assert console == []
-    assert "Over time" in printed

@@ -5,15 +5,11 @@ from __future__ import annotations
 import io
 import json
 import os
-import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
-import urllib.error
-import urllib.request
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,7 +22,6 @@ from vdali.engine.telemetry import TELEMETRY_FILE, Counts, Telemetry, TelemetryO
 from vdali.engine.telemetry_file import TelemetryFile, read_telemetry
 from vdali.engine.telemetry_gpu import open_gpu_sampler
 from vdali.engine.telemetry_host import HostSampler, _busy
-from vdali.engine.telemetry_metrics import metrics_text
 
 QUICK = TelemetryOptions(interval_s=0.02, write_s=0.05)
 HAS_DRIVER = open_gpu_sampler()[0] is not None
@@ -254,152 +249,3 @@ def test_a_reader_of_the_lines_that_goes_away_is_noted_and_the_run_goes_on():
 def test_an_interval_that_is_not_above_zero_is_refused(interval_s):
     with pytest.raises(UsageError, match="> 0"):
         Telemetry(None, options=TelemetryOptions(interval_s=interval_s))
-
-
-def get(port: int, path: str = "/metrics") -> tuple[str, str]:
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as answer:
-        return answer.headers["Content-Type"], answer.read().decode()
-
-
-SAMPLE_LINE = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)(\{[a-z]+="(?:[^"\\]|\\.)*"(?:,[a-z]+="(?:[^"\\]|\\.)*")*\})? (\S+)')
-
-
-def values_of(text: str) -> dict[str, float]:
-    """Values by series; fails where a line is not in Prometheus' text format or a name has no TYPE before it."""
-    values: dict[str, float] = {}
-    typed: set[str] = set()
-    for line in text.splitlines():
-        if line.startswith("# TYPE"):
-            assert line.split()[3] in {"counter", "gauge"}
-            assert line.split()[2] not in typed
-            typed.add(line.split()[2])
-        elif not line.startswith("# HELP "):
-            match = SAMPLE_LINE.fullmatch(line)
-            assert match, line
-            assert match[1] in typed
-            values[match[1] + (match[2] or "")] = float(match[3])
-    return values
-
-
-def test_prometheus_reads_counters_that_rise_and_gauges():
-    options = TelemetryOptions(interval_s=0.02, metrics_port=0)
-    with Telemetry(None, counts=Progress(), options=options) as telemetry:
-        time.sleep(0.1)
-        kind, text = get(telemetry.metrics_port)
-        time.sleep(0.1)
-        later = values_of(get(telemetry.metrics_port)[1])
-    values = values_of(text)
-    assert kind.startswith("text/plain; version=0.0.4")
-    assert 0 < values["vdali_rows_total"] < later["vdali_rows_total"]
-    assert values['vdali_stage_seconds_total{stage="decode",clock="wall"}'] >= 0.5
-    assert values["vdali_process_resident_memory_bytes"] > 1 << 20
-    assert 'vdali_cpu_busy_ratio{cpu="0"}' in values
-
-
-def test_metrics_are_served_on_this_machine_alone_and_nowhere_else_than_at_metrics():
-    with Telemetry(None, options=TelemetryOptions(metrics_port=0)) as telemetry:
-        assert get(telemetry.metrics_port)[1] == ""  # nothing was looked at yet
-        with pytest.raises(urllib.error.HTTPError, match="404"):
-            get(telemetry.metrics_port, "/run.json")
-        listening = Path("/proc/net/tcp").read_text()
-        assert f"0100007F:{telemetry.metrics_port:04X}" in listening
-        assert f"00000000:{telemetry.metrics_port:04X}" not in listening
-
-
-def test_a_port_that_is_taken_or_impossible_is_a_usage_error():
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        for port in (taken.getsockname()[1], 70000):
-            with (
-                pytest.raises(UsageError, match="another port"),
-                Telemetry(None, options=TelemetryOptions(metrics_port=port)),
-            ):
-                pass
-
-
-def test_a_client_that_never_sends_its_request_does_not_keep_the_run_from_ending():
-    started = time.monotonic()
-    with (
-        Telemetry(None, options=TelemetryOptions(metrics_port=0)) as telemetry,
-        socket.create_connection(("127.0.0.1", telemetry.metrics_port)) as client,
-    ):
-        client.sendall(b"GET /met")
-        time.sleep(0.1)
-    assert time.monotonic() - started < 3
-
-
-NVML_SCRIPT = """
-import dataclasses, json, time
-from vdali.engine.telemetry import Telemetry, TelemetryOptions
-from vdali.engine.telemetry_metrics import metrics_text
-with Telemetry(None, options=TelemetryOptions(interval_s=0.02)) as telemetry:
-    time.sleep(0.1)
-sample = telemetry.samples[-1]
-gpus = [dataclasses.asdict(gpu) for gpu in sample.gpus]
-print(json.dumps({"gpus": gpus, "notes": telemetry.notes, "metrics": metrics_text(sample)}))
-"""
-
-
-@pytest.fixture(scope="module")
-def nvml_folder(tmp_path_factory) -> Path:
-    compiler = shutil.which("cc") or shutil.which("gcc")
-    if compiler is None:
-        pytest.skip("no C compiler for the stand-in of NVML")
-    folder = tmp_path_factory.mktemp("nvml")
-    source = Path(__file__).with_name("nvml_stub.c")
-    subprocess.run([compiler, "-shared", "-fPIC", "-o", folder / "libnvidia-ml.so.1", source], check=True)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def with_gpus(nvml_folder) -> dict:
-    environment = {**os.environ, "LD_LIBRARY_PATH": str(nvml_folder)}
-    done = subprocess.run(
-        [sys.executable, "-c", NVML_SCRIPT], env=environment, capture_output=True, text=True, check=True, timeout=60
-    )
-    return json.loads(done.stdout)
-
-
-def test_a_gpu_is_sampled_in_si_units_with_this_process_s_part(with_gpus):
-    assert with_gpus["gpus"][0] == {
-        "index": 0,
-        "name": "Stub A",
-        "utilisation": 0.87,
-        "memory_activity": 0.41,
-        "memory_used_bytes": 5 << 30,
-        "process_memory_bytes": 3 << 30,
-        "process_utilisation": 0.6,
-        "power_w": 312.5,
-        "pcie_tx_bytes_per_s": 70_000_000,
-        "pcie_rx_bytes_per_s": 900_000_000,
-        "sm_clock_hz": 1_980_000_000,
-        "memory_clock_hz": 2_619_000_000,
-        "video_decoder_utilisation": 0.33,
-        "jpeg_decoder_utilisation": None,
-    }
-    assert with_gpus["notes"] == []
-
-
-def test_what_a_gpu_does_not_tell_is_none_and_the_rest_is_there(with_gpus):
-    second = with_gpus["gpus"][1]
-    assert second["name"] == 'Stub "B"'
-    assert second["power_w"] == 312.5
-    assert {second[key] for key in ("utilisation", "process_memory_bytes", "process_utilisation")} == {None}
-
-
-def test_prometheus_gets_each_gpu_with_its_name_and_no_value_that_is_unknown(with_gpus):
-    values = values_of(with_gpus["metrics"])
-    assert values['vdali_gpu_utilisation_ratio{gpu="0",name="Stub A"}'] == 0.87
-    assert values['vdali_gpu_power_watts{gpu="1",name="Stub \\"B\\""}'] == 312.5
-    assert not any("jpeg" in series for series in values)
-    assert 'vdali_gpu_utilisation_ratio{gpu="1",name="Stub \\"B\\""}' not in values
-
-
-@pytest.mark.gpu
-def test_a_real_gpu_tells_its_load_and_memory():
-    with Telemetry(None, gpus=[0], options=QUICK) as telemetry:
-        time.sleep(0.3)
-    gpu = telemetry.samples[-1].gpus[0]
-    assert telemetry.notes == []
-    assert gpu.name
-    assert gpu.memory_used_bytes > 0
-    assert "vdali_gpu_memory_used_bytes" in metrics_text(telemetry.samples[-1])
