@@ -31,6 +31,7 @@ from vdali.engine.diagnosis_model import (
     UPLOAD,
     Resource,
 )
+from vdali.engine.diagnosis_text import text_of
 from vdali.engine.errors import InputNotFoundError, ModelError, ReadError, UsageError
 from vdali.engine.lanes import LaneOptions
 from vdali.engine.sources.open import open_source
@@ -182,6 +183,11 @@ def test_on_a_cpu_the_copies_are_absent_and_the_report_says_so(light_model, tmp_
     assert document["settings"]["engine"] == "onnxruntime:CPUExecutionProvider"
     assert "1 of the samples could not be read" in " ".join(document["notes"])
     assert len(lines) == 3
+    text = text_of(found)
+    assert text.startswith(found.verdict)
+    assert "host-to-device: the engine runs on the CPU" in text
+    assert "engine onnxruntime:CPUExecutionProvider" in text
+    assert all(f"note: {note}" in text for note in found.notes)
     assert list(tmp_path.iterdir()) == []
 
 
