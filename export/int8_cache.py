@@ -21,7 +21,9 @@ from ..engine.version import __version__
 from ..kernels.cache import cache_folder
 from .calibration import CalibrationSet
 from .int8_layers import Places
-from .int8_ranges import Calibration, calibrate
+from .int8_nodes import Calibration, with_qdq
+from .int8_ranges import measure_int8_ranges
+from .int8_shifts import measure_shifts
 from .plan_files import write_atomically
 
 CALIBRATION_VERSION = 1
@@ -38,17 +40,18 @@ def cached_calibration(
 ) -> Calibration:
     """Calibration of a prepared model, from the cache when it is of just this, else measured and kept there.
 
-    A cache that cannot be written is told of and does no harm. Raises ModelError as ``calibrate`` does.
+    A cache that cannot be written is told of and does no harm. Raises ModelError when the model gives values that are
+    not finite.
     """
     key = calibration_key(model, spec, pictures)
     name = re.sub(r"[^A-Za-z0-9_.+-]+", "_", spec.name[:60])
     path = cache_folder() / "calibration" / f"{name}-{key[:_KEY_LETTERS]}.json"
-    found = _read(path, key, places)
+    found = _read(path, key)
     if found is not None:
         report(f"int8 ranges of {spec.name} from the cache.")
         return found
     report(f"int8 ranges of {spec.name} are measured on {pictures.description}.")
-    calibration = calibrate(model, places, pictures)
+    calibration = _measured(model, places, pictures)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, _dumps(calibration, key))
@@ -65,7 +68,13 @@ def calibration_key(model: ModelProto, spec: ModelSpec, pictures: CalibrationSet
         "pictures": pictures.content,
         "versions": [__version__, CALIBRATION_VERSION, *(version(tool) for tool in _TOOLS)],
     }
-    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
+    return _digest(facts)
+
+
+def _measured(model: ModelProto, places: Places, pictures: CalibrationSet) -> Calibration:
+    ranges = measure_int8_ranges(model, places.sources, pictures)
+    int8 = with_qdq(model, places, Calibration(ranges, {}))
+    return Calibration(ranges, measure_shifts(model, int8, places, pictures))
 
 
 def _content(model: ModelProto) -> str:
@@ -82,33 +91,24 @@ def _dumps(calibration: Calibration, key: str) -> bytes:
     values = {
         "key": key,
         "ranges": dict(calibration.ranges),
-        "errors": dict(calibration.errors),
         "shifts": {name: _text(shift) for name, shift in calibration.shifts.items()},
     }
-    return json.dumps(values, indent=1).encode()
+    return json.dumps({**values, "digest": _digest(values)}, indent=1).encode()
 
 
-def _read(path: Path, key: str, places: Places) -> Calibration | None:
+def _read(path: Path, key: str) -> Calibration | None:
     """Calibration in a file; None when there is none, or it is damaged or of something else."""
     try:
         values: dict[str, Any] = json.loads(path.read_bytes())
-        if values["key"] != key:
+        if values.pop("digest") != _digest(values) or values["key"] != key:
             return None
-        found = Calibration(
-            ranges={source: _finite(values["ranges"][source]) for source in places.sources},
-            shifts={layer.name: _array(values["shifts"][layer.name]) for layer in places.layers},
-            errors={name: _finite(values["errors"][name]) for name in places.names},
-        )
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
-    return found
+    return Calibration(values["ranges"], {name: _array(text) for name, text in values["shifts"].items()})
 
 
-def _finite(value: Any) -> float:
-    number = float(value)
-    if not 0 <= number < np.inf:
-        raise ValueError(f"{number} is no range")
-    return number
+def _digest(values: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 
 def _text(values: NDArray[np.float32]) -> str:
