@@ -14,7 +14,7 @@ from vdali.engine.version import __version__
 
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
-PACKAGED = {".py", ".cu", ".typed"}
+PACKAGED = {".css", ".cu", ".py", ".toml", ".typed"}
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +43,7 @@ def wheel(tmp_path_factory, tracked) -> zipfile.ZipFile:
 
 def is_packaged(name: str) -> bool:
     top = name.partition("/")[0]
-    return Path(name).suffix in PACKAGED and top not in ("tests", "docs", ".ci")
+    return Path(name).suffix in PACKAGED and top not in ("tests", "docs", ".ci", "pyproject.toml")
 
 
 def test_the_wheel_holds_exactly_the_tracked_files_of_the_package(wheel, tracked):
