@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import onnx
+from google.protobuf.message import EncodeError
 from onnx import ModelProto
 
 from ..engine.errors import AgreementError, ModelError, UsageError
@@ -108,6 +109,8 @@ class _Job:
         self.precision = precision
         self.pictures = pictures
         self.model = prepared(read_model(fp32, weights=True))
+        # without external data, which sessions read from its file: protobuf ends at 2 GiB
+        self.bare = prepared(read_model(fp32, weights=False))
         self.report = report
         self.spec = spec_of(self.model, file=str(fp32))
         if self.spec.precision is not Precision.FP32:
@@ -121,20 +124,24 @@ class _Job:
         way = _ToInt8(self) if self.precision in (Precision.INT8, Precision.INT8_FP16) else _ToHalf(self)
         model, kept = way.convert({})
         yield model, kept
-        blame = way.blame(model)
+        try:
+            suspects = way.suspects(model)
+        except EncodeError:
+            self.report(f"{self.spec.name} is too large to look for the layers that err most.")
+            return
         spared: dict[str, str] = {}
         for count in (2**i for i in range(ROUNDS)):
-            more = way.together(list(blame)[:count]) - kept.keys()
+            more = {name: reason for names in suspects[:count] for name, reason in names.items() if name not in kept}
             if not more:
                 continue
-            spared |= {name: f"error {blame.get(name, 0):.2g}" for name in sorted(more)}
+            spared |= more
             self.report(f"{self.precision}: kept in a higher precision, too: {', '.join(sorted(more))}.")
             model, kept = way.convert(spared)
             yield model, kept
 
-    def out_of_range(self, model: ModelProto) -> dict[str, str]:
-        """Nodes that cannot compute in fp16."""
-        found = beyond_fp16(model, measure_ranges(model, self.folder, self.pictures))
+    def out_of_range(self, model: ModelProto, runnable: ModelProto) -> dict[str, str]:
+        """Nodes of ``model`` that cannot compute in fp16; ``runnable`` is the same with or without external data."""
+        found = beyond_fp16(model, measure_ranges(runnable, self.folder, self.pictures))
         for name, reason in found.items():
             self.report(f"{self.precision}: {name} stays fp32: {reason}.")
         return found
@@ -145,23 +152,27 @@ class _ToHalf:
 
     def __init__(self, job: _Job) -> None:
         self._job = job
-        self._beyond = job.out_of_range(job.model) if job.precision is Precision.FP16 else {}
+        self._beyond = job.out_of_range(job.model, job.bare) if job.precision is Precision.FP16 else {}
 
     def convert(self, spared: Mapping[str, str]) -> Attempt:
         """Model with the nodes ``spared`` in fp32, and all that are kept so on evidence."""
         kept = {**spared, **self._beyond}
         return half_from(self._job.model, self._job.spec, self._job.precision, kept), kept
 
-    def blame(self, model: ModelProto) -> dict[str, float]:
-        """Error that each node adds, most first."""
-        return blame_of(self._job.model, rounded(model), self._job.folder, self._job.pictures)
+    def suspects(self, model: ModelProto) -> list[dict[str, str]]:
+        """Nodes that add the largest errors, most first, each with those that make its inputs, and reasons.
 
-    def together(self, names: Sequence[str]) -> set[str]:
-        """Nodes and those that make their inputs: rounded inputs alone can spoil a difference."""
-        nodes = self._job.model.graph.node
-        made_by = {output: node.name for node in nodes for output in node.output}
-        inputs = {name for node in nodes if node.name in names for name in node.input}
-        return {*names, *(made_by[name] for name in inputs if name in made_by)}
+        Rounded inputs alone can spoil a difference.
+        """
+        job = self._job
+        blame = blame_of(job.bare, rounded(model), job.folder, job.pictures)
+        nodes = {node.name: node for node in job.model.graph.node}
+        made_by = {output: node.name for node in job.model.graph.node for output in node.output}
+        found = []
+        for name, error in blame.items():
+            feeders = sorted({made_by[source] for source in nodes[name].input if source in made_by})
+            found.append({name: f"adds an error of {error:.2g}", **dict.fromkeys(feeders, f"feeds {name}")})
+        return found
 
 
 class _ToInt8:
@@ -170,6 +181,7 @@ class _ToInt8:
     def __init__(self, job: _Job) -> None:
         self._job = job
         self._calibration = job.pictures.half()
+        self._first: ModelProto | None = None
 
     def convert(self, spared: Mapping[str, str]) -> Attempt:
         """Model whose nodes ``spared`` are not quantised, and all that are kept in a higher precision on evidence."""
@@ -177,22 +189,20 @@ class _ToInt8:
 
         job = self._job
         model, _ = quantize(job.model, job.spec, self._calibration, kept=set(spared), report=job.report)
+        self._first = self._first or model
         if job.precision is Precision.INT8:
             return model, dict(spared)
         model = prepared(model)
-        beyond = job.out_of_range(model)
+        beyond = job.out_of_range(model, model)
         return half_from(model, job.spec, job.precision, beyond), {**spared, **beyond}
 
-    def blame(self, model: ModelProto) -> dict[str, float]:
-        """Error that each quantised node adds, most first."""
-        candidate = rounded(model) if self._job.precision is Precision.INT8_FP16 else model
-        blame = blame_of(self._job.model, candidate, self._job.folder, self._job.pictures)
-        made = {name for node in model.graph.node if node.op_type == "DequantizeLinear" for name in node.output}
-        quantised = {node.name for node in model.graph.node if made.intersection(node.input)}
-        return {name: value for name, value in blame.items() if name in quantised}
+    def suspects(self, model: ModelProto) -> list[dict[str, str]]:
+        """Layers by how much of the whole model's error goes when they alone return to fp32, most first."""
+        from .int8_blame import int8_blame
 
-    def together(self, names: Sequence[str]) -> set[str]:
-        return set(names)
+        job, int8 = self._job, self._first or model
+        blame = int8_blame(job.model, int8, job.spec, self._calibration, job.report)
+        return [{name: f"its int8 adds an error of {error:.2g}"} for name, error in blame.items() if error > 0]
 
 
 def _check_file(path: Path) -> None:

@@ -8,6 +8,7 @@ import numpy as np
 import onnx
 import onnx.inliner
 import onnx.version_converter
+from google.protobuf.message import EncodeError
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from ..engine.errors import ModelError
@@ -36,7 +37,7 @@ def at_opset(model: ModelProto, opset: int) -> ModelProto:
         return prepared(model)
     try:
         return prepared(onnx.version_converter.convert_version(model, opset))
-    except (onnx.version_converter.ConvertError, RuntimeError) as error:
+    except (onnx.version_converter.ConvertError, RuntimeError, EncodeError) as error:
         raise ModelError(
             f"{model.graph.name} has opset {opset_of(model)} and cannot be raised to {opset}, which this precision "
             f"needs: {error}. Choose fp16, or export the model again with a later opset."
@@ -45,16 +46,24 @@ def at_opset(model: ModelProto, opset: int) -> ModelProto:
 
 def element_types(model: ModelProto) -> dict[str, int]:
     """Element type of each tensor of the main graph that shape inference can tell (TensorProto.DataType)."""
-    bare = copied(model)
-    # as inputs, since weights of 2 GiB or more cannot pass through protobuf
-    del bare.graph.initializer[:]
     declared = {value.name for value in model.graph.input}
-    bare.graph.input.extend(
+    # weights stand among the inputs, since 2 GiB of them or more cannot pass through protobuf
+    weights = [
         helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
         for tensor in model.graph.initializer
         if tensor.name not in declared
+    ]
+    bare = GraphProto(
+        name=model.graph.name,
+        node=model.graph.node,
+        input=[*model.graph.input, *weights],
+        output=model.graph.output,
+        value_info=model.graph.value_info,
     )
-    graph = onnx.shape_inference.infer_shapes(bare).graph
+    light = ModelProto(
+        ir_version=model.ir_version, opset_import=model.opset_import, functions=model.functions, graph=bare
+    )
+    graph = onnx.shape_inference.infer_shapes(light).graph
     values = (*graph.input, *graph.value_info, *graph.output)
     return {value.name: int(value.type.tensor_type.elem_type) for value in values}
 

@@ -18,10 +18,11 @@ from onnx import ModelProto, TensorProto, helper
 
 from ..engine.errors import AgreementError, InferError, ModelError
 from ..engine.spec import OUTPUT_NAMES, ModelSpec, Precision
-from .agreement import Agreement, Limits, Scores, default_limits
+from .agreement import Agreement, Limits, default_limits
 from .calibration import CalibrationSet
 from .kept import spec_of
 from .rounding import is_half, rounded
+from .scores import Scores
 from .session import KEEP_QDQ, Run, open_session, read_model, run_of
 from .typed import copied, element_types
 

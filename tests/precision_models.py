@@ -89,6 +89,45 @@ def normalizing(path: Path) -> Path:
     return embedder(path, steps, constants, name="normalizing")
 
 
+def small_convnet(path: Path) -> Path:
+    """Classify model of 10 classes: three convolutions and a matrix product, seeded; ``logits`` follow the picture."""
+    random = np.random.default_rng(5)
+    level = np.array(255, dtype=np.float32)
+    constants = {"level": level, "axes": np.array([2, 3]), "k": np.array([5])}
+    for name, shape in (("w0", (16, 3, 3, 3)), ("w1", (32, 16, 3, 3)), ("w2", (32, 32, 3, 3))):
+        constants[name] = random.normal(0, (2 / (shape[1] * 9)) ** 0.5, shape).astype(np.float32)
+    constants["w3"] = random.normal(0, 1, (32, 16)).astype(np.float32)
+    nodes = [
+        helper.make_node("Cast", ["images"], ["pixels"], name="cast", to=TensorProto.FLOAT),
+        helper.make_node("Transpose", ["pixels"], ["planes"], name="planes", perm=[0, 3, 1, 2]),
+        helper.make_node("Div", ["planes", "level"], ["r0"], name="unit"),
+    ]
+    for index in range(3):
+        nodes.append(helper.make_node("Conv", [f"r{index}", f"w{index}"], [f"c{index}"], name=f"conv {index}"))
+        nodes.append(helper.make_node("Relu", [f"c{index}"], [f"r{index + 1}"], name=f"relu {index}"))
+    nodes += [
+        helper.make_node("ReduceMean", ["r3", "axes"], ["pooled"], name="pool", keepdims=0),
+        helper.make_node("MatMul", ["pooled", "w3"], ["logits"], name="classes"),
+        helper.make_node("Softmax", ["logits"], ["scores"], name="softmax", axis=-1),
+        helper.make_node("TopK", ["scores", "k"], ["top_scores", "top_labels"], name="top", axis=-1),
+    ]
+    spec = ModelSpec("small_convnet", Task.CLASSIFY, plain_preprocess((16, 16)), raw_output="logits", weights="random")
+    images = helper.make_tensor_value_info(INPUT_NAME, TensorProto.UINT8, ["n", 16, 16, 3])
+    outputs = [
+        helper.make_tensor_value_info("top_scores", TensorProto.FLOAT, ["n", 5]),
+        helper.make_tensor_value_info("top_labels", TensorProto.INT64, ["n", 5]),
+    ]
+    initializers = [numpy_helper.from_array(value, key) for key, value in constants.items()]
+    model = helper.make_model(
+        helper.make_graph(nodes, "small_convnet", [images], outputs, initializers),
+        opset_imports=[helper.make_opsetid("", 18)],
+        ir_version=10,
+    )
+    helper.set_model_props(model, {METADATA_KEY: spec.dumps()})
+    onnx.save(model, path)
+    return path
+
+
 def quantized(path: Path) -> Path:
     """int8 embed model of ``summing``, its weights and activations near the ends of their ranges."""
     int8, zero = np.full((WIDTH, WIDTH), 127, dtype=np.int8), np.array(0, dtype=np.int8)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,10 @@ import numpy as np
 import onnx
 import pytest
 from models import mean_colour_model, red_segmenter, tiny_classifier
+from onnx import TensorProto
 from pictures import encoded
 from PIL import Image
-from precision_models import cancelling, embedder, normalizing, overflowing, scaled, with_nan
+from precision_models import cancelling, embedder, normalizing, overflowing, scaled, small_convnet, with_nan
 from vdali.engine.backends.onnxruntime import OnnxRuntimeEngine
 from vdali.engine.errors import AgreementError, ModelError, UsageError
 from vdali.engine.preprocess import ResizeMode
@@ -25,6 +27,7 @@ from vdali.export.model import export_model
 from vdali.export.options import ExportOptions
 from vdali.export.precision import PrecisionReport, export_precision
 from vdali.export.store import resolve_model
+from vdali.export.typed import element_types
 from vdali.export.validate import validate
 
 
@@ -141,6 +144,61 @@ def test_nan_weights_are_a_model_error_and_leave_nothing(tmp_path: Path) -> None
         made(path, out)
     assert not out.exists()
     assert list(out.parent.iterdir()) == []
+
+
+@pytest.fixture
+def convnet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """fp32 model whose layers take int8; calibrations are cached in a folder of the test's own."""
+    monkeypatch.setenv("VDALI_CACHE", str(tmp_path / "cache"))
+    return small_convnet(tmp_path / "model.onnx")
+
+
+def noise_for(path: Path) -> CalibrationSet:
+    random = np.random.default_rng(7)
+    samples = []
+    for number in range(24):
+        coarse = Image.fromarray(random.integers(0, 256, (4, 4, 3), dtype=np.uint8))
+        buffer = io.BytesIO()
+        coarse.resize((16, 16), Image.Resampling.BICUBIC).save(buffer, "PNG")
+        samples.append((f"{number}.png", buffer.getvalue()))
+    return calibration_set(MemorySource(samples), spec_in(path))
+
+
+@pytest.mark.parametrize("precision", [Precision.INT8, Precision.INT8_FP16])
+def test_int8_is_calibrated_on_half_of_the_pictures_and_judged_on_all(
+    tmp_path: Path, convnet: Path, precision: Precision
+) -> None:
+    lines: list[str] = []
+    pictures, out = noise_for(convnet), tmp_path / "int8.onnx"
+    report = export_precision(convnet, out, precision, pictures=pictures, report=lines.append)
+    assert any("every other one (12) of 24 pictures" in line for line in lines)
+    assert report.agreement.pictures == 24
+    assert spec_in(out).precision is precision
+    types = set(element_types(onnx.load(out)).values())
+    assert TensorProto.INT8 in types
+    assert (TensorProto.FLOAT16 in types) is (precision is Precision.INT8_FP16)
+    assert report.kept == ()
+
+
+@pytest.mark.parametrize("precision", [Precision.INT8, Precision.INT8_FP16])
+def test_layers_are_taken_out_of_int8_until_the_limits_are_kept(
+    tmp_path: Path, convnet: Path, precision: Precision
+) -> None:
+    pictures, out = noise_for(convnet), tmp_path / "int8.onnx"
+    first = export_precision(convnet, out, precision, pictures=pictures).agreement.cosine_min
+    assert first is not None
+    lines: list[str] = []
+    limits = Limits(cosine_min=1 - (1 - first) / 2)
+    report = export_precision(convnet, out, precision, pictures=pictures, limits=limits, report=lines.append)
+    assert report.agreement.cosine_min is not None
+    assert report.agreement.cosine_min >= limits.cosine_min  # type: ignore[operator]
+    assert 1 <= len(report.kept) < 4
+    model = onnx.load(out)
+    dequantised = {name for node in model.graph.node if node.op_type == "DequantizeLinear" for name in node.output}
+    readers = {node.name for node in model.graph.node if dequantised.intersection(node.input)}
+    assert readers
+    assert not readers.intersection(report.kept)
+    assert any("kept in a higher precision, too: " + report.kept[0] in line for line in lines)
 
 
 def test_the_report_becomes_json(tmp_path: Path) -> None:

@@ -20,10 +20,11 @@ from vdali.engine.errors import AgreementError, InferError, ModelError
 from vdali.engine.preprocess import Preprocess
 from vdali.engine.sources.memory import MemorySource
 from vdali.engine.spec import Precision
-from vdali.export.agreement import Agreement, Limits, default_limits, iou
+from vdali.export.agreement import Agreement, Limits, default_limits
 from vdali.export.calibration import CalibrationSet, calibration_set
 from vdali.export.half import half_from
 from vdali.export.kept import spec_of, stamp
+from vdali.export.scores import iou
 from vdali.export.session import Run, open_session
 from vdali.export.typed import prepared
 from vdali.export.validate import Candidate, batches, validate
@@ -150,18 +151,49 @@ def test_the_worst_picture_is_the_one_that_was_spoilt(tmp_path: Path) -> None:
     assert "worst 7.png: cosine" in message
 
 
+def other_class(rank: int) -> Any:
+    """Change of outputs that puts the class of ``rank`` (0 is the best) first."""
+
+    def change(pixels: NDArray[np.uint8], outputs: dict[str, Any]) -> None:
+        for name in ("top_labels", "top_scores"):
+            outputs[name][:, [0, rank]] = outputs[name][:, [rank, 0]]
+
+    return change
+
+
 def test_other_labels_are_refused_with_both_classes(tmp_path: Path) -> None:
     path = tiny_classifier(tmp_path / "model.onnx")
     pictures = pictures_for(path)
-    expected = open_session(path)(pictures.pixels)["top_labels"][:, 0]
+    expected = open_session(path)(pictures.pixels)
+    decided = expected["top_scores"][:, 1] < 0.9 * expected["top_scores"][:, 0]
+    message = refusal_of(path, changed(path, other_class(1)), pictures, limits=Limits(top1=0.97))
+    assert f"top1 {1 - decided.mean():.5f} < 0.97" in message
+    worst = int(message.split("worst ")[1].split(".png")[0])
+    assert f"class {expected['top_labels'][worst, 1]} instead of {expected['top_labels'][worst, 0]}" in message
+    shares = expected["top_scores"][:, 1] / expected["top_scores"][:, 0]
+    assert worst == shares.argmin()
 
-    def swap(pixels: NDArray[np.uint8], outputs: dict[str, Any]) -> None:
-        outputs["top_labels"][:, :2] = outputs["top_labels"][:, 1::-1]
 
-    message = refusal_of(path, changed(path, swap), pictures, limits=Limits(top1=0.97))
-    assert "top1 0.00000 < 0.97" in message
-    worst = message.split("worst ")[1].split(".png")[0]
-    assert f"instead of {expected[int(worst)]}" in message
+def test_near_ties_of_the_reference_count_as_agreeing_unless_exactness_is_asked(tmp_path: Path) -> None:
+    clear = tiny_classifier(tmp_path / "clear.onnx")
+    path = scaled(clear, tmp_path / "model.onnx", "weight", 0.01)  # scores of all classes are close to 0.1
+    pictures = pictures_for(path)
+    agreement = validate(path, changed(path, other_class(1)), pictures, Limits(top1=1))
+    assert agreement.top1 == 1
+    assert agreement.top1_exact == 0
+    assert "top-1 1.000, exact 0.000" in str(agreement)
+    assert "top1_exact 0.0" in refusal_of(path, changed(path, other_class(1)), pictures, limits=Limits(top1_exact=0.97))
+    assert "top1 0.0" in refusal_of(clear, changed(clear, other_class(4)), pictures, limits=Limits(top1=0.97))
+
+
+def test_a_class_that_is_not_among_the_best_of_the_reference_is_no_tie(tmp_path: Path) -> None:
+    path = tiny_classifier(tmp_path / "model.onnx")
+
+    def foreign(pixels: NDArray[np.uint8], outputs: dict[str, Any]) -> None:
+        absent = [min(set(range(10)) - set(row)) for row in outputs["top_labels"].tolist()]
+        outputs["top_labels"][:, 0] = absent
+
+    assert "top1 0.0" in refusal_of(path, changed(path, foreign), pictures_for(path), limits=Limits(top1=0.97))
 
 
 def test_masks_are_judged_by_their_iou(tmp_path: Path) -> None:
