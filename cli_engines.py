@@ -87,12 +87,12 @@ def make(
     Exit status: 0 all there, 5 at least one was refused (the table says why).
     """
     from .engine.errors import ModelError
+    from .engine.plans.flavour import find_flavour, load_flavour
+    from .engine.plans.options import BatchProfile, PlanOptions, parse_targets
     from .engine.spec import Precision
     from .engine.words import word
     from .export.engines import MODELS, EngineMaker
     from .export.plan_cache import PlanCache
-    from .export.plan_options import BatchProfile, PlanOptions, parse_targets
-    from .export.tensorrt_flavour import find_flavour, load_flavour
 
     wanted = [word(Precision, value.strip(), "precision") for value in precisions.split(",")]
     name = find_flavour() if flavour == "auto" else None if flavour == "none" else flavour

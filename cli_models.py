@@ -114,13 +114,13 @@ def validate(
 @click.option("--json", "as_json", is_flag=True, help="Print the plan's description as one JSON document on stdout.")
 def build(model: str, precision: str, out: Path | None, flavour: str, as_json: bool, **options: Any) -> None:
     """Build a TensorRT plan of MODEL (an exported ONNX file, or a known name), or find it in the cache."""
+    from .engine.plans.check import copy_plan
+    from .engine.plans.flavour import load_flavour
     from .engine.spec import Precision
     from .engine.words import word
     from .export.plan_cache import PlanCache
-    from .export.plan_check import copy_plan
     from .export.plan_words import plan_options_from_words
     from .export.store import resolve_model
-    from .export.tensorrt_flavour import load_flavour
 
     onnx = resolve_model(model, precision=word(Precision, precision, "precision"), report=_say)
     plan = PlanCache(notice=_say).get_or_build(

@@ -9,17 +9,17 @@ from pathlib import Path
 from typing import Any
 
 from ..engine.errors import ModelError, VdaliError
+from ..engine.plans.flavour import Flavour
+from ..engine.plans.options import PlanOptions
 from ..engine.spec import Precision, Task
 from .calibration import CalibrationSet, Input, calibration_set
 from .kept import spec_of
 from .options import RANDOM
 from .plan_cache import CachedPlan, PlanCache
-from .plan_options import PlanOptions
 from .precision_store import PrecisionFile, precision_file
 from .session import read_model
 from .sources import DEMO_MODEL
 from .store import resolve_model
-from .tensorrt_flavour import Flavour
 
 MODELS = (
     "efficientnet_lite0",

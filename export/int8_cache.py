@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from onnx import ModelProto
 
 from ..engine.errors import VdaliError
+from ..engine.plans.files import write_atomically
 from ..engine.spec import ModelSpec
 from ..engine.version import __version__
 from ..kernels.cache import cache_folder
@@ -24,7 +25,6 @@ from .int8_layers import Places
 from .int8_nodes import Calibration, with_qdq
 from .int8_ranges import measure_int8_ranges
 from .int8_shifts import measure_shifts
-from .plan_files import write_atomically
 
 CALIBRATION_VERSION = 1
 """Counts the changes of how ranges are chosen: raised, it makes every cached calibration stale."""

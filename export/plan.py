@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 from ..engine.errors import ModelError, VdaliError
 from ..engine.gpu_probe import probe_gpu
+from ..engine.plans.files import write_atomically
+from ..engine.plans.flavour import Flavour, Message
+from ..engine.plans.options import PlanOptions, check_options
 from .plan_config import add_batch_profile, aim, attach_timing_cache, configure, widen
-from .plan_files import write_atomically
-from .plan_options import PlanOptions, check_options
 from .plan_progress import OnProgress, PhaseTracker, progress_monitor
-from .tensorrt_flavour import Flavour, Message
 
 if TYPE_CHECKING:
     import tensorrt as trt

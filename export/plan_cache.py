@@ -23,16 +23,16 @@ import onnx
 from ..engine.backends.content import model_content
 from ..engine.errors import ModelError, UsageError
 from ..engine.gpu_probe import probe_gpu
+from ..engine.plans.files import LOCK_SUFFIX, TEMPORARY_SUFFIX, locked, write_atomically
+from ..engine.plans.flavour import Flavour
+from ..engine.plans.key import CONTENT_CHANGED, DIGEST_LETTERS, PlanKey, differences, plan_key, spec_differences
+from ..engine.plans.options import PlanOptions, check_options
+from ..engine.plans.sidecar import PLAN_SUFFIX, PlanSidecar, read_sidecar, read_whole, sidecar_path
 from ..engine.spec import METADATA_KEY, ModelSpec, Precision
 from ..kernels.cache import cache_folder
 from .plan import BuiltPlan, build_plan
-from .plan_files import LOCK_SUFFIX, TEMPORARY_SUFFIX, locked, write_atomically
-from .plan_key import CONTENT_CHANGED, DIGEST_LETTERS, PlanKey, differences, plan_key, spec_differences
-from .plan_options import PlanOptions, check_options
 from .plan_progress import OnProgress
-from .plan_sidecar import PLAN_SUFFIX, PlanSidecar, read_sidecar, read_whole, sidecar_path
 from .plan_upkeep import PlanEntry, Verdict, collect_garbage, list_entries, verify_entries
-from .tensorrt_flavour import Flavour
 
 NO_PLAN_YET = "no plan yet"
 

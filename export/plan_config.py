@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..engine.errors import ModelError, UsageError
-from .plan_options import BatchProfile, HardwareCompatibility, PlanOptions
+from ..engine.plans.options import BatchProfile, HardwareCompatibility, PlanOptions
 
 if TYPE_CHECKING:
     import tensorrt as trt

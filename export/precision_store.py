@@ -12,13 +12,13 @@ from typing import Any
 
 from ..engine.backends.content import model_content
 from ..engine.errors import AgreementError
+from ..engine.plans.files import LOCK_SUFFIX, locked, write_atomically
 from ..engine.spec import Precision
 from ..engine.version import __version__
 from ..kernels.cache import cache_folder
 from .agreement import Limits, default_limits
 from .calibration import CalibrationSet, calibration_set
 from .kept import spec_of
-from .plan_files import LOCK_SUFFIX, locked, write_atomically
 from .precision import export_precision
 from .session import read_model
 

@@ -15,11 +15,11 @@ from pathlib import Path
 
 from ..engine.backends.content import external_locations
 from ..engine.errors import ModelError
+from ..engine.plans.files import LOCK_SUFFIX, locked
 from ..engine.spec import METADATA_KEY, SPEC_VERSION, ModelSpec, Precision, Task
 from ..engine.version import __version__
 from ..kernels.cache import cache_folder
 from .options import PRETRAINED, ExportOptions
-from .plan_files import LOCK_SUFFIX, locked
 from .sources import DEMO_MODEL
 
 GRAPH_VERSION = 1

@@ -13,14 +13,14 @@ from models import mean_colour_model, red_segmenter, tiny_classifier
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 from precision_models import SIZE, WIDTH, embedder, node_of, normalizing, overflowing
 from vdali.engine.errors import ModelError
+from vdali.engine.plans.flavour import load_flavour
+from vdali.engine.plans.options import BatchProfile, PlanOptions
 from vdali.engine.spec import Precision
 from vdali.export.half import half_from
 from vdali.export.kept import spec_of
 from vdali.export.plan import build_plan
-from vdali.export.plan_options import BatchProfile, PlanOptions
 from vdali.export.rounding import rounded
 from vdali.export.session import open_session, run_of
-from vdali.export.tensorrt_flavour import load_flavour
 from vdali.export.typed import element_types, prepared
 
 PICTURES = np.random.default_rng(0).integers(0, 256, (5, *SIZE, 3), dtype=np.uint8)

@@ -11,15 +11,15 @@ from int8_models import SIZE, attending, constant, convolutional, pictures, with
 from models import mean_colour_model
 from onnx import ModelProto, NodeProto, TensorProto
 from vdali.engine.errors import ModelError
+from vdali.engine.plans.flavour import load_flavour
+from vdali.engine.plans.options import PlanOptions
 from vdali.engine.spec import Precision
 from vdali.export.half import half_from
 from vdali.export.int8 import quantize
 from vdali.export.kept import spec_of
 from vdali.export.lint import check, lint
 from vdali.export.plan import build_plan
-from vdali.export.plan_options import PlanOptions
 from vdali.export.session import KEEP_QDQ, run_of
-from vdali.export.tensorrt_flavour import load_flavour
 
 BOTH = pytest.mark.parametrize("make", [convolutional, attending])
 TRIAL = pictures(16, seed=7).pixels

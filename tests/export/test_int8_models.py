@@ -8,6 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
+from vdali.engine.plans.flavour import load_flavour
+from vdali.engine.plans.options import PlanOptions
 from vdali.engine.preprocess import ResizeMode
 from vdali.engine.spec import Precision, Task
 from vdali.export.calibration import CalibrationSet, calibration_set
@@ -15,10 +17,8 @@ from vdali.export.kept import spec_of
 from vdali.export.model import export_model
 from vdali.export.options import ExportOptions
 from vdali.export.plan import build_plan
-from vdali.export.plan_options import PlanOptions
 from vdali.export.precision import export_precision
 from vdali.export.session import KEEP_QDQ, read_model, run_of
-from vdali.export.tensorrt_flavour import load_flavour
 
 pytestmark = pytest.mark.slow
 

@@ -4,10 +4,10 @@ import pytest
 from models import mean_colour_model, red_segmenter, tiny_classifier
 from onnx import TensorProto, helper, numpy_helper
 from vdali.engine.errors import ModelError
+from vdali.engine.plans.flavour import load_flavour
+from vdali.engine.plans.options import PlanOptions
 from vdali.export.lint import Finding, Rule, check, lint
 from vdali.export.plan import build_plan
-from vdali.export.plan_options import PlanOptions
-from vdali.export.tensorrt_flavour import load_flavour
 
 X = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 3, 8, 8])
 Y = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 3, 8, 8])

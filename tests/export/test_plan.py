@@ -8,11 +8,11 @@ from models import mean_colour_model, nan_colour_model, red_segmenter, tiny_clas
 from onnx import TensorProto, helper
 from vdali.engine.errors import DeviceError, ModelError, UsageError
 from vdali.engine.gpu_probe import probe_gpu
+from vdali.engine.plans.flavour import load_flavour
+from vdali.engine.plans.header import read_header
+from vdali.engine.plans.options import BatchProfile, PlanOptions, known_targets
 from vdali.export.plan import BUILT_NOT_RUN, build_plan
 from vdali.export.plan_config import attach_timing_cache
-from vdali.export.plan_header import read_header
-from vdali.export.plan_options import BatchProfile, PlanOptions, known_targets
-from vdali.export.tensorrt_flavour import load_flavour
 
 IMAGES = helper.make_tensor_value_info("images", TensorProto.UINT8, ["n", 4, 4, 3])
 ADA_AND_BLACKWELL = PlanOptions(targets=("sm89", "sm120"), batch=BatchProfile(1, 32, 64))

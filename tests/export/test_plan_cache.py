@@ -11,11 +11,11 @@ import onnx
 import pytest
 from models import mean_colour_model, plain_preprocess, tiny_classifier, with_spec
 from vdali.engine.errors import ModelError, UsageError, VdaliError
+from vdali.engine.plans.flavour import load_flavour
+from vdali.engine.plans.options import BatchProfile, PlanOptions
+from vdali.engine.plans.sidecar import PlanSidecar, sidecar_path
 from vdali.engine.spec import Precision
 from vdali.export.plan_cache import NO_PLAN_YET, PlanCache
-from vdali.export.plan_options import BatchProfile, PlanOptions
-from vdali.export.plan_sidecar import PlanSidecar, sidecar_path
-from vdali.export.tensorrt_flavour import load_flavour
 
 OPTIONS = PlanOptions(targets=("sm89", "sm120"))
 
@@ -24,8 +24,8 @@ import json, sys, time
 from pathlib import Path
 from vdali.engine.errors import VdaliError
 from vdali.export.plan_cache import PlanCache
-from vdali.export.plan_options import PlanOptions
-from vdali.export.tensorrt_flavour import load_flavour
+from vdali.engine.plans.options import PlanOptions
+from vdali.engine.plans.flavour import load_flavour
 
 model, cache, name, wait_for = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3], sys.argv[4]
 

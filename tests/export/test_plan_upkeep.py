@@ -5,13 +5,13 @@ from hashlib import sha256
 import pytest
 from models import plain_preprocess
 from vdali.engine.gpu_probe import GpuProbe
+from vdali.engine.plans.files import locked
+from vdali.engine.plans.flavour import TENSORRT, Flavour
+from vdali.engine.plans.key import DIGEST_LETTERS, plan_key
+from vdali.engine.plans.options import PlanOptions
+from vdali.engine.plans.sidecar import PlanSidecar, sidecar_path
 from vdali.engine.spec import ModelSpec, Precision, Task
 from vdali.export.plan_cache import PlanCache
-from vdali.export.plan_files import locked
-from vdali.export.plan_key import DIGEST_LETTERS, plan_key
-from vdali.export.plan_options import PlanOptions
-from vdali.export.plan_sidecar import PlanSidecar, sidecar_path
-from vdali.export.tensorrt_flavour import TENSORRT, Flavour
 
 FLAVOUR = Flavour(TENSORRT, "11.4.0.106", None, None)
 

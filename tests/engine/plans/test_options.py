@@ -4,10 +4,10 @@ from pathlib import Path
 import pytest
 from vdali.engine.errors import MissingExtraError, UsageError
 from vdali.engine.gpu_probe import Gpu, GpuProbe
+from vdali.engine.plans.flavour import TENSORRT, TENSORRT_RTX, Flavour, find_flavours, load_flavour
+from vdali.engine.plans.key import PlanKey, differences, plan_key
+from vdali.engine.plans.options import BatchProfile, HardwareCompatibility, PlanOptions, check_options, parse_targets
 from vdali.engine.spec import Precision
-from vdali.export.plan_key import PlanKey, differences, plan_key
-from vdali.export.plan_options import BatchProfile, HardwareCompatibility, PlanOptions, check_options, parse_targets
-from vdali.export.tensorrt_flavour import TENSORRT, TENSORRT_RTX, Flavour, find_flavours, load_flavour
 
 RTX = Flavour(TENSORRT_RTX, "1.7.1.116", None, None)
 TRT = Flavour(TENSORRT, "11.4.0.106", None, None)

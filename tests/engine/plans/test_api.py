@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from vdali.engine.gpu_probe import probe_gpu
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 CHECKER = Path(__file__).with_name("trt_api.py")
 BINDINGS = "tensorrt-cu13-bindings==11.4.0.106"
 BINDINGS_HOME = Path(sys.prefix) / BINDINGS.replace("==", "-")
@@ -111,7 +111,7 @@ def test_tensorrt_is_not_even_imported_without_a_driver(bindings, tmp_path):
     code = """
 import sys
 from vdali.engine.errors import DeviceError
-from vdali.export.tensorrt_flavour import find_flavours, load_flavour
+from vdali.engine.plans.flavour import find_flavours, load_flavour
 print(find_flavours()[0])
 try:
     load_flavour("tensorrt")

@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from ..engine.errors import VdaliError
+from ..errors import VdaliError
 
 TEMPORARY_SUFFIX = ".tmp"
 LOCK_SUFFIX = ".lock"

@@ -16,8 +16,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from ..engine.errors import DeviceError, MissingExtraError, UsageError
-from ..engine.gpu_probe import probe_gpu
+from ..errors import DeviceError, MissingExtraError, UsageError
+from ..gpu_probe import probe_gpu
 
 TENSORRT = "tensorrt"
 TENSORRT_RTX = "tensorrt_rtx"

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ..engine.errors import ModelError
-from ..engine.gpu_probe import Gpu, GpuProbe
-from .plan_files import write_atomically
-from .plan_header import HEADER_BYTES, read_header
-from .plan_key import PlanKey, sm_name
-from .plan_options import HardwareCompatibility
-from .plan_sidecar import PlanSidecar, read_whole, sidecar_path
-from .tensorrt_flavour import TITLES, Flavour
+from ..errors import ModelError
+from ..gpu_probe import Gpu, GpuProbe
+from .files import write_atomically
+from .flavour import TITLES, Flavour
+from .header import HEADER_BYTES, read_header
+from .key import PlanKey, sm_name
+from .options import HardwareCompatibility
+from .sidecar import PlanSidecar, read_whole, sidecar_path
 
 
 def open_plan(path: Path, *, flavour: Flavour, gpus: GpuProbe) -> PlanSidecar:

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..engine.errors import ModelError
-from ..engine.spec import ModelSpec
-from .plan_files import sha256_of
-from .plan_header import HEADER_BYTES, read_header
-from .plan_key import PlanKey
-from .tensorrt_flavour import TENSORRT_RTX, TITLES, Message
+from ..errors import ModelError
+from ..spec import ModelSpec
+from .files import sha256_of
+from .flavour import TENSORRT_RTX, TITLES, Message
+from .header import HEADER_BYTES, read_header
+from .key import PlanKey
 
 SIDECAR_VERSION = 1
 PLAN_SUFFIX = ".plan"
@@ -109,7 +109,7 @@ def read_sidecar(plan: Path) -> PlanSidecar:
 def read_whole(plan: Path) -> PlanSidecar:
     """Sidecar of a plan that is whole and the one described; raises ModelError with a short reason.
 
-    Reads the plan once. Whether it fits a machine is another question (plan_check).
+    Reads the plan once. Whether it fits a machine is another question (check).
     """
     sidecar = read_sidecar(plan)
     try:

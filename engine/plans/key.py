@@ -7,10 +7,10 @@ import json
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from ..engine.gpu_probe import GpuProbe
-from ..engine.spec import ModelSpec, Precision
-from .plan_options import CURRENT, PlanOptions
-from .tensorrt_flavour import TITLES, Flavour
+from ..gpu_probe import GpuProbe
+from ..spec import ModelSpec, Precision
+from .flavour import TITLES, Flavour
+from .options import CURRENT, PlanOptions
 
 CONTENT_CHANGED = "model content changed"
 DIGEST_LETTERS = 20

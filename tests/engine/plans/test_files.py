@@ -4,7 +4,7 @@ import threading
 
 import pytest
 from vdali.engine.errors import VdaliError
-from vdali.export.plan_files import locked, write_atomically
+from vdali.engine.plans.files import locked, write_atomically
 
 
 def test_a_file_is_replaced_whole_and_no_temporary_stays(tmp_path):

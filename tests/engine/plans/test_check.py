@@ -5,11 +5,11 @@ import pytest
 from models import plain_preprocess
 from vdali.engine.errors import ModelError
 from vdali.engine.gpu_probe import Gpu, GpuProbe
+from vdali.engine.plans.check import check_fit, copy_plan, open_plan
+from vdali.engine.plans.flavour import TENSORRT, TENSORRT_RTX, Flavour
+from vdali.engine.plans.key import PlanKey
+from vdali.engine.plans.sidecar import PlanSidecar, sidecar_path
 from vdali.engine.spec import ModelSpec, Task
-from vdali.export.plan_check import check_fit, copy_plan, open_plan
-from vdali.export.plan_key import PlanKey
-from vdali.export.plan_sidecar import PlanSidecar, sidecar_path
-from vdali.export.tensorrt_flavour import TENSORRT, TENSORRT_RTX, Flavour
 
 L4 = Gpu("NVIDIA L4", 24 << 30, "8.9")
 T4 = Gpu("NVIDIA T4", 16 << 30, "7.5")

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from ..engine.errors import DeviceError, UsageError
-from ..engine.gpu_probe import GpuProbe
-from .tensorrt_flavour import Flavour
+from ..errors import DeviceError, UsageError
+from ..gpu_probe import GpuProbe
+from .flavour import Flavour
 
 CURRENT = "current"
 DEFAULT_WORKSPACE_BYTES = 4 << 30
