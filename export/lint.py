@@ -8,7 +8,7 @@ double inputs and outputs (narrowed to float), operators of other domains (looke
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -54,6 +54,12 @@ class Rule(StrEnum):
     HALF_NORMALIZATION = "half-normalization"
 
 
+QUANTIZATION_RULES = frozenset(
+    {Rule.ZERO_POINT, Rule.QUANTIZED_TYPE, Rule.SCALE, Rule.ACTIVATION_SCALES, Rule.INTEGER_OPERATOR}
+)
+"""What makes int8 something else in TensorRT than in ONNX Runtime."""
+
+
 @dataclass(frozen=True, slots=True)
 class Finding:
     """One thing that is wrong; ``node`` names the node, or the input or output of the graph."""
@@ -73,9 +79,9 @@ def lint(model: ModelProto) -> list[Finding]:
     return findings
 
 
-def check(model: ModelProto) -> None:
-    """Raises ModelError that names what ``lint`` finds."""
-    findings = lint(model)
+def check(model: ModelProto, rules: Collection[Rule] = frozenset(Rule)) -> None:
+    """Raises ModelError that names what ``lint`` finds against ``rules``."""
+    findings = [finding for finding in lint(model) if finding.rule in rules]
     if not findings:
         return
     told = [f"{finding.node}: {finding.message} [{finding.rule}]" for finding in findings[:_TOLD_AT_MOST]]

@@ -17,8 +17,10 @@ from ..engine.gpu_probe import probe_gpu
 from ..engine.plans.files import write_atomically
 from ..engine.plans.flavour import Flavour, Message
 from ..engine.plans.options import PlanOptions, check_options
+from .lint import check
 from .plan_config import add_batch_profile, aim, attach_timing_cache, configure, widen
 from .plan_progress import OnProgress, PhaseTracker, progress_monitor
+from .session import read_model
 
 if TYPE_CHECKING:
     import tensorrt as trt
@@ -75,6 +77,7 @@ def _build(
     network = builder.create_network(0)
     parser = trt.OnnxParser(network, flavour.log.logger)
     _parse(parser, network, onnx, flavour.title, messages)
+    check(read_model(onnx, weights=False))  # what the parser takes for something else without a word
     config = builder.create_builder_config()
     configure(trt, config, options)
     timing_cache = None

@@ -21,6 +21,7 @@ from ..engine.spec import OUTPUT_NAMES, ModelSpec, Precision
 from .agreement import Agreement, Limits, default_limits
 from .calibration import CalibrationSet
 from .kept import spec_of
+from .lint import QUANTIZATION_RULES, check
 from .rounding import is_half, rounded
 from .scores import Scores
 from .session import KEEP_QDQ, Run, open_session, read_model, run_of
@@ -102,7 +103,11 @@ def batches(count: int, largest: int) -> Iterator[NDArray[np.intp]]:
 
 
 def candidate_from(path: Path, reference: ModelSpec) -> Candidate:
-    """Candidate from a vdali file; raises ModelError when it cannot be used or is another model than ``reference``."""
+    """Candidate from a vdali file.
+
+    Raises ModelError when it cannot be used, is another model than ``reference``, or holds Q/DQ that TensorRT would
+    refuse or misread.
+    """
     model = read_model(path, weights=False)
     spec = spec_of(model, file=str(path))
     for what in ("task", "preprocess", "normalize"):
@@ -111,6 +116,7 @@ def candidate_from(path: Path, reference: ModelSpec) -> Candidate:
                 f"{path} and its reference differ in {what}: {getattr(spec, what)} and {getattr(reference, what)}. "
                 "Export the file again from that reference."
             )
+    check(model, QUANTIZATION_RULES)
     quantised = any(node.op_type == "DequantizeLinear" for node in model.graph.node)
     ways = ["Q/DQ in fp32"] if quantised else []
     if is_half(model):

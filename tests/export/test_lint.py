@@ -6,7 +6,7 @@ from onnx import TensorProto, helper, numpy_helper
 from vdali.engine.errors import ModelError
 from vdali.engine.plans.flavour import load_flavour
 from vdali.engine.plans.options import PlanOptions
-from vdali.export.lint import Finding, Rule, check, lint
+from vdali.export.lint import QUANTIZATION_RULES, Finding, Rule, check, lint
 from vdali.export.plan import build_plan
 
 X = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 3, 8, 8])
@@ -204,8 +204,26 @@ def test_tensorrt_refuses_what_the_lint_says_it_does(rtx, tmp_path, name):
 
 
 @pytest.mark.parametrize("name", MISREAD)
-def test_tensorrt_takes_what_the_lint_calls_silent(rtx, tmp_path, name):
-    assert built(MISREAD[name][0], tmp_path, rtx).data
+def test_tensorrt_parses_what_the_lint_calls_silent_and_the_lint_stops_the_build(rtx, tmp_path, name):
+    model, rule, _ = MISREAD[name]
+    network = rtx.trt.Builder(rtx.log.logger).create_network(0)
+    assert rtx.trt.OnnxParser(network, rtx.log.logger).parse(model.SerializeToString())
+    with pytest.raises(ModelError, match=rf"\[{rule}\]"):
+        built(model, tmp_path, rtx)
+
+
+def test_a_check_may_be_of_some_rules_only():
+    check(antialiased(), QUANTIZATION_RULES)
+    with pytest.raises(ModelError, match="zero-point"):
+        check(activation(zero_point=None), QUANTIZATION_RULES)
+
+
+def test_scales_in_external_data_go_unseen(tmp_path):
+    path = tmp_path / "model.onnx"
+    model = weights(np.ones((4, 3, 1, 1), np.int8), np.float32([1, 1, 0, 1]))
+    onnx.save(model, path, save_as_external_data=True, size_threshold=0)
+    assert lint(onnx.load(path, load_external_data=False)) == []
+    assert [finding.rule for finding in lint(onnx.load(path))] == [Rule.SCALE]
 
 
 @pytest.mark.parametrize("name", GOOD)
