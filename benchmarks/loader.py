@@ -45,9 +45,9 @@ def compare_loaders(
     ours = f"vdali turbo, {lanes} lanes"
     makes: dict[str, MakeSystem] = {
         "simplejpeg decode alone": decode_alone,
-        "vdali turbo, 1 lane": partial(vdali_loader, SPEC, 1, DecodeMode.FAST),
-        ours: partial(vdali_loader, SPEC, lanes, DecodeMode.FAST),
-        f"{ours}, exact": partial(vdali_loader, SPEC, lanes, DecodeMode.EXACT),
+        "vdali turbo, 1 lane": partial(vdali_loader, SPEC, options, 1, DecodeMode.FAST),
+        ours: partial(vdali_loader, SPEC, options, lanes, DecodeMode.FAST),
+        f"{ours}, exact": partial(vdali_loader, SPEC, options, lanes, DecodeMode.EXACT),
         _REFERENCE: partial(pil_loader, SPEC, options),
         "DataLoader + torchvision.io": partial(torchvision_loader, SPEC, options),
         "DALI": partial(dali_loader, SPEC, options),

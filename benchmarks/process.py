@@ -124,8 +124,7 @@ def _serve(make: MakeSystem, files: Sequence[Path], gpu: int | None, pipe: Conne
     except (DeviceError, ModuleNotFoundError) as error:
         pipe.send(SystemFailedError(str(error), absent=True))
     except Exception as error:  # whatever a contender raises is its result
-        text = " ".join(str(error).split())
-        pipe.send(SystemFailedError(text if isinstance(error, VdaliError) else f"{type(error).__name__}: {text}"))
+        pipe.send(SystemFailedError(_one_line(error)))
 
 
 def _answer(system: System, gpu: int | None, pipe: Connection) -> None:
@@ -145,6 +144,15 @@ def _answer(system: System, gpu: int | None, pipe: Connection) -> None:
             pipe.send(Round(wall_s, cpu_s() - started_cpu_s, tuple(system.latencies_s()), *seen.summary()))
         else:
             pipe.send(outputs)
+
+
+def _one_line(error: Exception) -> str:
+    """What an error says; of a DataLoader worker's, which quotes a whole traceback, the end of that."""
+    text = str(error)
+    if "Traceback (most recent call last)" in text:
+        return text.strip().splitlines()[-1]
+    text = " ".join(text.split())
+    return text if isinstance(error, VdaliError) else f"{type(error).__name__}: {text}"
 
 
 class _GpuSeen:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from typing import Any
 
 import numpy as np
@@ -15,10 +17,9 @@ from ...engine.batch import Encoded
 from ...engine.decoders.interface import DecodeMode, DecodeOptions, Decoder
 from ...engine.decoders.make import DecoderName, make_decoder
 from ...engine.errors import DecodeError
+from ...engine.lanes import CACHE_MICRO_BATCH
 from ...engine.preprocess import Preprocess
 from .interface import Outputs, System, SystemOptions
-
-MICRO_BATCH = 8
 
 
 class _Loader:
@@ -75,44 +76,49 @@ class VdaliLoader(_Loader):
     """vdali's default decoder, one per lane, in micro-batches as in a run."""
 
     def __init__(
-        self, files: Sequence[Path], spec: Preprocess, *, lanes: int, mode: DecodeMode = DecodeMode.FAST
+        self,
+        files: Sequence[Path],
+        spec: Preprocess,
+        *,
+        lanes: int,
+        mode: DecodeMode = DecodeMode.FAST,
+        micro_batch: int = CACHE_MICRO_BATCH,
     ) -> None:
         super().__init__(files, spec)
         self._mode = mode
+        self._micro_batch = micro_batch
+        self._lanes = ThreadPoolExecutor(lanes)
         self._decoders = [
-            make_decoder(DecoderName.TURBO, spec, DecodeOptions(mode=mode), max_batch=MICRO_BATCH) for _ in range(lanes)
+            make_decoder(DecoderName.TURBO, spec, DecodeOptions(mode=mode), max_batch=micro_batch) for _ in range(lanes)
         ]
 
     def describe(self) -> str:
         lanes = len(self._decoders)
-        return f"vdali, decoder turbo ({self._mode}), {lanes} lane{'s' * (lanes > 1)}, micro-batch {MICRO_BATCH}"
+        return f"vdali, decoder turbo ({self._mode}), {lanes} lane{'s' * (lanes > 1)}, micro-batch {self._micro_batch}"
 
     def run(self) -> Outputs:
-        groups = iter(range(0, len(self._files), MICRO_BATCH))
-        lock, problems = threading.Lock(), list[str]()
-
-        def work(decoder: Decoder) -> None:
-            while not problems:
-                with lock:
-                    first = next(groups, None)
-                if first is None:
-                    return
-                problems.extend(self._decode(decoder, first))
-
-        threads = [threading.Thread(target=work, args=(decoder,)) for decoder in self._decoders]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        if problems:
-            raise DecodeError("decode", problems[0])
+        groups = SimpleQueue[int]()
+        for first in range(0, len(self._files), self._micro_batch):
+            groups.put(first)
+        list(self._lanes.map(lambda decoder: self._work(decoder, groups), self._decoders))
         return self._outputs()
 
-    def _decode(self, decoder: Decoder, first: int) -> list[str]:
-        paths = self._files[first : first + MICRO_BATCH]
+    def close(self) -> None:
+        self._lanes.shutdown()
+
+    def _work(self, decoder: Decoder, groups: SimpleQueue[int]) -> None:
+        """Decode groups of files until none is left; raises DecodeError for the first that fails."""
+        with suppress(Empty):
+            while True:
+                self._decode(decoder, groups.get_nowait())
+
+    def _decode(self, decoder: Decoder, first: int) -> None:
+        paths = self._files[first : first + self._micro_batch]
         samples = [Encoded(str(path), path.read_bytes()) for path in paths]
-        batch = decoder.decode(samples, self._pixels[first : first + MICRO_BATCH])
-        return [f"{failure.id}: {failure.message}" for failure in batch.failures]
+        batch = decoder.decode(samples, self._pixels[first : first + self._micro_batch])
+        if batch.failures:
+            failure = batch.failures[0]
+            raise DecodeError(failure.kind, f"{failure.id}: {failure.message}")
 
 
 class TorchLoader(_Loader):
@@ -163,8 +169,11 @@ def decode_alone(files: Sequence[Path]) -> System:
     return DecodeAlone(files)
 
 
-def vdali_loader(spec: Preprocess, lanes: int, mode: DecodeMode, files: Sequence[Path]) -> System:
-    return VdaliLoader(files, spec, lanes=lanes, mode=mode)
+def vdali_loader(
+    spec: Preprocess, options: SystemOptions, lanes: int, mode: DecodeMode, files: Sequence[Path]
+) -> System:
+    micro_batch = max(1, min(CACHE_MICRO_BATCH, options.batch_size // options.cpus))
+    return VdaliLoader(files, spec, lanes=lanes, mode=mode, micro_batch=micro_batch)
 
 
 def dali_loader(spec: Preprocess, options: SystemOptions, files: Sequence[Path]) -> System:

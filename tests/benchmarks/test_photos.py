@@ -14,7 +14,7 @@ from vdali.benchmarks.systems.torch_photos import pil_photo, tensor_photo
 from vdali.engine.batch import Encoded
 from vdali.engine.decoders.interface import DecodeOptions
 from vdali.engine.decoders.pillow import PillowDecoder
-from vdali.engine.errors import ModelError
+from vdali.engine.errors import DecodeError, ModelError
 from vdali.engine.preprocess import Exif, Interpolation, PadPosition, Preprocess, ResizeMode
 
 pytest.importorskip("torchvision")
@@ -94,3 +94,12 @@ def test_lanes_of_vdalis_loader_fill_every_row(files: list[Path], lanes: int):
     loader = VdaliLoader(files * 5, SHORTER, lanes=lanes)
     assert difference(loader.run()["pixels"], reference(files * 5, SHORTER)) < 0.5
     loader.close()
+
+
+def test_a_photo_that_cannot_be_read_or_decoded_fails_vdalis_loader(files: list[Path], tmp_path: Path):
+    damaged = tmp_path / "damaged.jpg"
+    damaged.write_bytes(files[0].read_bytes()[:500])
+    with pytest.raises(DecodeError, match=r"damaged\.jpg"):
+        VdaliLoader([*files, damaged], SHORTER, lanes=2).run()
+    with pytest.raises(FileNotFoundError):
+        VdaliLoader([*files, tmp_path / "missing.jpg"], SHORTER, lanes=2).run()
