@@ -9,19 +9,18 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
 from .cli_engines import engines
 from .cli_models import build, export, validate
+from .cli_options import decode_options, input_options, model_options, options_of, say, speed_options
 from .engine.errors import UsageError, VdaliError
 from .engine.version import __version__
 
 INTERRUPTED = 130
-Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 class ErrorsToMessages(click.Group):
@@ -52,62 +51,7 @@ def main() -> None:
     _stop_on_sigterm()
 
 
-def _options(*options: Callable[[Command], Command]) -> Callable[[Command], Command]:
-    def decorate(command: Command) -> Command:
-        for option in reversed(options):
-            command = option(command)
-        return command
-
-    return decorate
-
-
-input_options = _options(
-    click.option("--kind", default="auto", help="What INPUT is: auto, folder, list, glob, tar, parquet or image."),
-    click.option("--id-column", help="Column with the ids of a list or Parquet INPUT."),
-    click.option("--path-column", help="Column with the paths of a list INPUT (default: path)."),
-    click.option("--image-column", help="Column with the image bytes of a Parquet INPUT (default: found by its type)."),
-    click.option("--root", help="Folder that relative paths of a list INPUT start from (default: the list's folder)."),
-    click.option("--shard", help="i/n: take only part i of n, i from 0. Every part keeps its own OUT."),
-    click.option("--limit", type=click.IntRange(1), help="Take only the first N entries."),
-)
-
-decode_options = _options(
-    click.option("--decoder", default="auto", show_default=True, help="auto, turbo, dali or pillow."),
-    click.option(
-        "--decode",
-        type=click.Choice(["fast", "exact"]),
-        default="fast",
-        show_default=True,
-        help="fast: JPEGs far larger than needed are decoded at a reduced scale.",
-    ),
-    click.option(
-        "--truncated",
-        type=click.Choice(["fail", "salvage"]),
-        default="fail",
-        show_default=True,
-        help="What a picture that ends early becomes: a failure, or a row flagged `salvaged`.",
-    ),
-    click.option("--exif", type=click.Choice(["apply", "ignore"]), help="Overrides the model's EXIF orientation rule."),
-    click.option(
-        "--max-pixels", type=click.IntRange(1), help="Pictures of more pixels are failures (default 178956970)."
-    ),
-)
-
-speed_options = _options(
-    click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:N."),
-    click.option("--batch-size", type=click.IntRange(1, 65536), default=32, show_default=True),
-    click.option(
-        "--lanes", type=click.IntRange(1, 1024), help="Workers that decode and infer (default: one per usable CPU)."
-    ),
-    click.option(
-        "--threads", type=click.IntRange(1, 1024), default=1, show_default=True, help="Engine threads of each lane."
-    ),
-    click.option(
-        "--micro-batch", type=click.IntRange(1, 65536), help="Images per engine call on a CPU (default: up to 8)."
-    ),
-)
-
-output_options = _options(
+output_options = options_of(
     click.option(
         "-o", "--output", type=click.Path(path_type=Path), help="Output folder OUT. Needed, save for the demo."
     ),
@@ -138,12 +82,7 @@ output_options = _options(
 
 @main.command()
 @click.argument("inputs", nargs=-1, metavar="[INPUT]...")
-@click.option(
-    "-m", "--model", default="efficientnet_lite0", show_default=True, help="Exported FILE.onnx, or a known name."
-)
-@click.option("-p", "--precision", default="fp32", show_default=True, help="fp32, tf32, fp16, bf16, int8 or int8+fp16.")
-@click.option("--task", type=click.Choice(["classify", "embed", "segment"]), help="Task of a model given by name.")
-@click.option("--normalize", is_flag=True, help="L2-normalise embeddings of a model given by name.")
+@model_options
 @output_options
 @input_options
 @decode_options
@@ -186,8 +125,7 @@ def _prepared(inputs: tuple[str, ...], options: dict[str, Any]) -> Any:
         output = Path("demo-out")
     if options.pop("strict"):
         options["max_failures"] = 0
-    report = lambda text: click.echo(text, err=True)  # noqa: E731
-    return run_options(inputs or None, out=output, format=options.pop("format_"), report=report, **options)
+    return run_options(inputs or None, out=output, format=options.pop("format_"), report=say, **options)
 
 
 def _stop_on_sigterm() -> None:
