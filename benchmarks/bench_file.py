@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,16 +16,29 @@ BENCH_VERSION = 1
 
 
 def write_bench(path: Path, document: Mapping[str, Any]) -> None:
-    """Write ``document`` with version and environment; raises OutputError where that is not possible.
+    """Write ``document`` with version and environment, whole or not at all; raises OutputError where it cannot.
 
     Its keys, each optional: ``comparisons`` (list of ComparisonReport.to_json()), ``loaders``, ``large``, ``stages``.
     """
     whole = {"bench_version": BENCH_VERSION, "environment": environment(), **document}
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(whole, indent=2) + "\n", encoding="utf-8")
+        _write_whole(path, json.dumps(whole, indent=2) + "\n")
     except OSError as error:
         raise OutputError(f"Cannot write {path}: {error.strerror}. Choose another file.") from error
+
+
+def _write_whole(path: Path, text: str) -> None:
+    """Replace ``path`` in one step: who reads it, or goes on after a kill, finds the old file or the new one."""
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def read_bench(path: Path) -> dict[str, Any]:

@@ -49,8 +49,12 @@ class _Request:
             "weights": self.options.weights,
             "versions": [__version__, SPEC_VERSION, GRAPH_VERSION],
         }
+        if self.options.crop is not None:
+            facts["crop"] = list(self.options.crop)
         key = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:_KEY_LETTERS]
-        words = [re.sub(r"[^A-Za-z0-9._]+", "-", self.model), task, "normalized" if self.options.normalize else None]
+        size = "x".join(map(str, self.options.crop)) if self.options.crop is not None else None
+        words = [re.sub(r"[^A-Za-z0-9._]+", "-", self.model), size, task]
+        words.append("normalized" if self.options.normalize else None)
         return "-".join([word for word in words if word] + [key]) + ".onnx"
 
 
@@ -61,18 +65,21 @@ def resolve_model(
     task: Task | None = None,
     normalize: bool = False,
     weights: str = PRETRAINED,
+    crop: tuple[int, int] | None = None,
     cache_dir: Path | None = None,
     report: Report | None = None,
 ) -> Path:
     """File of ``model`` at ``precision``: from the cache, exported or converted into it on first use.
 
     An ONNX file that already is at ``precision`` is taken as it is; an fp32 one is converted. Names are
-    ``efficientnet_lite0``, ``timm/NAME`` and ``torchvision/NAME``. ``cache_dir`` stands for VDALI_CACHE, or the user's
-    cache folder. Raises ModelError for a missing file and an unknown name, AgreementError when the gate refuses the
-    precision, UsageError for options that do not fit, and what ``export_model`` raises.
+    ``efficientnet_lite0``, ``timm/NAME`` and ``torchvision/NAME``; ``crop`` is another input size (height, width) than
+    the model's own. ``cache_dir`` stands for VDALI_CACHE, or the user's cache folder. Raises ModelError for a missing
+    file and an unknown name, AgreementError when the gate refuses the precision, UsageError for options that do not
+    fit, and what ``export_model`` raises.
     """
     report = report or _silent
-    fp32 = _fp32_file(model, ExportOptions(task=task, normalize=normalize, weights=weights), cache_dir, report)
+    options = ExportOptions(task=task, normalize=normalize, weights=weights, crop=crop)
+    fp32 = _fp32_file(model, options, cache_dir, report)
     if precision is Precision.FP32:
         return fp32
     from .precision_store import resolve_precision

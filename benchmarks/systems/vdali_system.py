@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from ...engine.backends.interface import Engine
 from ...engine.backends.load import load_engine
 from ...engine.batch import Column, Failure, Rows, Sample
 from ...engine.errors import VdaliError
@@ -43,15 +44,25 @@ class MemorySink:
 
 
 class VdaliSystem:
-    """The engine as `vdali run` sets it up for this device."""
+    """The engine as `vdali run` sets it up for this device; a file may be there more than once.
+
+    ``around`` makes of the loaded engine the one that the lanes call.
+    """
 
     def __init__(
-        self, model: Path, files: Sequence[Path], options: SystemOptions, *, lanes: LaneOptions | None = None
+        self,
+        model: Path,
+        files: Sequence[Path],
+        options: SystemOptions,
+        *,
+        lanes: LaneOptions | None = None,
+        around: Callable[[Engine], Engine] | None = None,
     ) -> None:
         lanes = lanes or LaneOptions(batch_size=options.batch_size)
         self._files = files
         self._loaded = load_engine(model, device=options.device, threads=lanes.threads)
-        self._scheduler, self._plan = make_scheduler(self._loaded.engine, lanes, self._loaded.engine.spec.preprocess)
+        engine = around(self._loaded.engine) if around is not None else self._loaded.engine
+        self._scheduler, self._plan = make_scheduler(engine, lanes, engine.spec.preprocess)
         self._latencies_s: list[float] = []
 
     def describe(self) -> str:
@@ -64,7 +75,8 @@ class VdaliSystem:
     def run(self) -> Outputs:
         sink = MemorySink()
         started: dict[str, float] = {}
-        samples = (Sample(str(path), _reading(path, started)) for path in self._files)
+        ids = [f"{number}: {path}" for number, path in enumerate(self._files)]
+        samples = (Sample(name, _reading(name, path, started)) for name, path in zip(ids, self._files, strict=True))
         run(samples, self._scheduler, sink, batch_size=self._plan.micro_batch)
         if sink.failures:
             first = sink.failures[0]
@@ -81,9 +93,9 @@ class VdaliSystem:
         self._loaded.engine.close()
 
 
-def _reading(path: Path, started: dict[str, float]) -> Callable[[], bytes]:
+def _reading(name: str, path: Path, started: dict[str, float]) -> Callable[[], bytes]:
     def read() -> bytes:
-        started[str(path)] = time.perf_counter()
+        started[name] = time.perf_counter()
         return path.read_bytes()
 
     return read
