@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TextIO, cast
 
 if TYPE_CHECKING:
     from .engine.batch import Sample
@@ -67,6 +67,9 @@ def run_options(
     retry_failures: bool = False,
     rescan: bool = False,
     max_failures: int | None = None,
+    telemetry: TextIO | None = None,
+    metrics_port: int | None = None,
+    metrics_host: str = "127.0.0.1",
     report: Callable[[str], None] | None = None,
 ) -> RunOptions:
     """Checked options of a run, with the model resolved (exported first, where it is a known name).
@@ -74,7 +77,9 @@ def run_options(
     ``batch_size`` is the most images per engine call; on a CPU ``micro_batch`` (default: at most 8) is what is used.
     ``lanes`` decode and infer side by side (default: one per usable CPU), each with ``threads`` engine threads.
     ``part_rows`` and ``part_seconds`` bound what a kill can cost. ``max_failures`` ends a run with
-    TooManyFailuresError. ``report`` takes lines for people. Raises UsageError for words that are not known.
+    TooManyFailuresError. ``telemetry`` takes one JSON document a second, each a line; ``metrics_port`` serves the same
+    to Prometheus at ``metrics_host`` (0: any free port). ``report`` takes lines for people. Raises UsageError for
+    words that are not known.
     """
     from .engine.decoders.interface import DEFAULT_MAX_PIXELS, DecodeMode, DecodeOptions, Truncated
     from .engine.decoders.make import DecoderName
@@ -87,6 +92,7 @@ def run_options(
     from .engine.sources.kind import SourceKind
     from .engine.sources.shard import Shard
     from .engine.spec import Precision, Task
+    from .engine.telemetry import TelemetryOptions
     from .engine.words import word
     from .export.store import resolve_model
 
@@ -131,6 +137,8 @@ def run_options(
         rescan=rescan,
         max_failures=max_failures,
         total_from=total_from,
+        telemetry=TelemetryOptions(stream=telemetry, metrics_port=metrics_port, metrics_host=metrics_host),
+        report=report,
     )
 
 

@@ -9,8 +9,10 @@ import json
 import os
 import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import click
 
@@ -79,6 +81,18 @@ output_options = options_of(
     click.option("--json", "as_json", is_flag=True, help="Print the run's report as one JSON document on stdout."),
 )
 
+telemetry_options = options_of(
+    click.option(
+        "--telemetry",
+        type=click.Choice(["jsonl"]),
+        help="Also print a line of JSON on stdout each second: what OUT/telemetry.parquet gets.",
+    ),
+    click.option(
+        "--metrics-port", type=click.IntRange(0, 65535), help="Serve the same to Prometheus here (0: any free port)."
+    ),
+    click.option("--metrics-host", default="127.0.0.1", show_default=True, help="Address that --metrics-port is of."),
+)
+
 
 @main.command()
 @click.argument("inputs", nargs=-1, metavar="[INPUT]...")
@@ -87,6 +101,7 @@ output_options = options_of(
 @input_options
 @decode_options
 @speed_options
+@telemetry_options
 def run(inputs: tuple[str, ...], **options: Any) -> None:
     """Infer every image of INPUT: one row or one recorded failure each, in OUT.
 
@@ -100,14 +115,17 @@ def run(inputs: tuple[str, ...], **options: Any) -> None:
     from .display import ProgressDisplay, labels_table, summary_of
     from .engine.job import run as run_job
 
-    as_json = options.pop("as_json")
+    as_json, lines = options.pop("as_json"), options.pop("telemetry")
+    if as_json and lines:
+        raise UsageError("--json and --telemetry jsonl both write to stdout. Leave one of them out.")
     demo = not inputs
-    prepared = _prepared(inputs, options)
-    with ProgressDisplay() as display:
-        report = run_job(prepared, on_progress=display.update)
+    with _json_lines(lines) as stream:
+        prepared = _prepared(inputs, options | {"telemetry": stream})
+        with ProgressDisplay() as display:
+            report = run_job(prepared, on_progress=display.update)
     click.echo(summary_of(report), err=True)
     if demo:
-        click.echo(labels_table(report.out), err=as_json)
+        click.echo(labels_table(report.out), err=as_json or lines is not None)
     if as_json:
         click.echo(json.dumps(report.document()))
     if report.status == "interrupted":
@@ -126,6 +144,20 @@ def _prepared(inputs: tuple[str, ...], options: dict[str, Any]) -> Any:
     if options.pop("strict"):
         options["max_failures"] = 0
     return run_options(inputs or None, out=output, format=options.pop("format_"), report=say, **options)
+
+
+@contextmanager
+def _json_lines(wanted: str | None) -> Iterator[TextIO | None]:
+    """Stdout for telemetry's lines, by a file of its own: a reader that goes away ends the lines, not the run."""
+    if wanted is None:
+        yield None
+        return
+    stream = os.fdopen(os.dup(1), "w", buffering=1, encoding="utf-8")
+    try:
+        yield stream
+    finally:
+        with suppress(OSError):
+            stream.close()
 
 
 def _stop_on_sigterm() -> None:

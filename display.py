@@ -93,6 +93,7 @@ def summary_of(report: RunReport) -> str:
             lines.append(f"  {title}: {_counted(counts)}")
     if report.salvaged:
         lines.append(f"  salvaged: {report.salvaged:,} truncated pictures became rows flagged `salvaged`")
+    lines += [f"  {note}" for note in report.telemetry.get("notes", ())]
     lines.append(f"  {report.out}: {report.rows_total:,} rows, {report.failures_total:,} failures in all")
     gone = report.rows_total + report.failures_total - report.progress.listed
     if report.status == "finished" and gone > 0:

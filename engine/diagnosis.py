@@ -38,6 +38,7 @@ from .errors import UsageError
 from .lanes import LaneOptions, LanePlan, make_scheduler
 from .preprocess import Exif
 from .sources.interface import Source
+from .telemetry_gpu import ordinal_of
 
 _SLOW_READ_S = 0.5e-3
 _MUCH_ELSEWHERE = 0.25
@@ -143,7 +144,7 @@ def diagnose(
         alone = StagesAlone(source, picked, engine, decoders.own, micro_batch=plan.micro_batch, scratch=folder)
         say(f"each stage alone, {seconds:g} s each")
         costs = alone.costs(seconds)
-        gpu = _gpu_of(engine, device)
+        gpu = ordinal_of(engine.name, device)
         copies = _copy_costs(gpu, alone, seconds) if gpu is not None else {}
         arithmetic = _model_of(costs | copies, picked, plan)
         alternatives = alternatives_of(alone, arithmetic, decoders, options, plan, seconds)
@@ -176,13 +177,6 @@ def diagnose(
             notes=_notes(picked, costs[READ], whole, load),
             settings=_settings(engine, loaded.reason, options, plan, picked, whole),
         )
-
-
-def _gpu_of(engine: Engine, device: str) -> int | None:
-    """CUDA ordinal that the engine runs on, None on a CPU."""
-    if engine.name.endswith("CPUExecutionProvider"):
-        return None
-    return int(device.partition(":")[2] or 0)
 
 
 def _copy_costs(gpu: int, alone: StagesAlone, seconds: float) -> dict[str, StageCost]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import os
 import platform
-from collections.abc import Callable, Mapping
-from contextlib import closing
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -15,15 +15,19 @@ from typing import Any
 from .backends.load import LoadedEngine, load_engine
 from .cpu import cpu_allowance, cpu_model
 from .errors import ModelError, UsageError, VdaliError
+from .gpu_probe import probe_gpu
 from .lanes import LaneOptions, LanePlan, make_scheduler
 from .preprocess import Exif, Preprocess
 from .report import Progress, RunReport, Used
+from .scheduler import Scheduler
 from .session import Session, check_failures
 from .sinks.open import open_sink
 from .sinks.parquet import PartOptions
 from .sinks.run_dir import OutputFormat, RunDirectory, RunStatus
 from .sources.interface import Source
 from .spec import Precision
+from .telemetry import TELEMETRY_FILE, Counts, Telemetry, TelemetryOptions
+from .telemetry_gpu import ordinal_of
 
 _PACKAGES = ("numpy", "onnxruntime-gpu", "simplejpeg", "cykooz-resizer", "pillow", "nvidia-dali-cuda120", "pyarrow")
 
@@ -34,6 +38,7 @@ class RunOptions:
 
     ``inputs`` and ``reading`` (columns, root, kind) only name what ``source`` reads, for OUT's fingerprint;
     ``total_from`` is a second pass over the same entries where one is cheap, so that progress can tell the time left.
+    ``report`` takes lines for people.
     """
 
     model: Path
@@ -53,6 +58,8 @@ class RunOptions:
     max_failures: int | None = None
     total_from: Source | None = None
     reading: Mapping[str, str] = field(default_factory=dict)
+    telemetry: TelemetryOptions = field(default_factory=TelemetryOptions)
+    report: Callable[[str], None] | None = None
 
 
 def run(options: RunOptions, *, on_progress: Callable[[Progress], None] | None = None) -> RunReport:
@@ -89,8 +96,9 @@ def _run_in(
     report = RunReport(
         options.out, "failed", _used(options, loaded, plan), Progress(), source=options.source.describe()
     )
-    with closing(scheduler):
-        directory.start(environment())
+    ordinal = ordinal_of(loaded.engine.name, options.device)
+    with closing(scheduler), _telemetry(directory, options, report.progress, scheduler, ordinal) as telemetry:
+        directory.start(environment(ordinal))
         with closing(open_sink(directory, options.parts)) as sink:
             session = Session(
                 options.source,
@@ -105,8 +113,31 @@ def _run_in(
             try:
                 session.run(sink, plan.micro_batch)
             finally:
+                telemetry.stop()
+                report.telemetry = telemetry.to_json()
                 _finish(directory, options, report)
     return report
+
+
+@contextmanager
+def _telemetry(
+    directory: RunDirectory, options: RunOptions, progress: Progress, scheduler: Scheduler, ordinal: int | None
+) -> Iterator[Telemetry]:
+    """What watches the coming session; a run on the CPU watches every GPU of the machine, which idle."""
+
+    def counts() -> Counts:
+        return Counts(progress.rows, progress.failures, scheduler.times())
+
+    with Telemetry(
+        directory.path / TELEMETRY_FILE,
+        session=directory.sessions + 1,
+        counts=counts,
+        gpus=None if ordinal is None else [ordinal],
+        options=options.telemetry,
+    ) as telemetry:
+        if telemetry.metrics_port is not None and options.report is not None:
+            options.report(f"metrics at http://{options.telemetry.metrics_host}:{telemetry.metrics_port}/metrics")
+        yield telemetry
 
 
 def _finish(directory: RunDirectory, options: RunOptions, report: RunReport) -> None:
@@ -198,14 +229,15 @@ def _fingerprint_parts(options: RunOptions, loaded: LoadedEngine, preprocess: Pr
     }
 
 
-def environment() -> dict[str, Any]:
-    """Versions and machine, for run.json."""
+def environment(gpu: int | None = None) -> dict[str, Any]:
+    """Versions and machine, for run.json; with the name of ``gpu``, the CUDA ordinal in use."""
     allowance = cpu_allowance()
     return {
         "python": platform.python_version(),
         "platform": platform.platform(),
         "cpu": cpu_model(),
         "cpus_usable": allowance.threads,
+        **({} if gpu is None else {"gpus": [probe_gpu().gpus[gpu].name]}),
         "packages": {name: found for name in _PACKAGES if (found := _version(name)) is not None},
     }
 

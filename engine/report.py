@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -61,6 +62,7 @@ class RunReport:
 
     ``status`` is finished, already_finished, interrupted, failed or no_input. ``rows_total`` and
     ``failures_total`` count what the part files of OUT hold; ``progress`` counts this session alone.
+    ``telemetry`` is what the watching itself did (``Telemetry.to_json``).
     """
 
     out: Path
@@ -78,6 +80,7 @@ class RunReport:
     peak_rss_bytes: int = 0
     stages: dict[str, StageTime] = field(default_factory=dict)
     source: str = ""
+    telemetry: Mapping[str, Any] = field(default_factory=dict)
 
     def document(self) -> dict[str, Any]:
         """JSON form of the whole: what OUT holds, what was used, and this session."""
@@ -114,4 +117,5 @@ class RunReport:
                 name: {"wall_s": round(time.wall_s, 4), "cpu_s": round(time.cpu_s, 4), "calls": time.calls}
                 for name, time in self.stages.items()
             },
+            "telemetry": dict(self.telemetry),
         }

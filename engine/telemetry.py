@@ -10,6 +10,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -94,16 +95,12 @@ class Telemetry:
 
     def __enter__(self) -> Self:
         """Begin to watch; raises UsageError where the metrics port cannot be had."""
-        if self._path is not None:
-            self._file = TelemetryFile(self._path, self._session)
-            if self._file.note:
-                self.notes.append(self._file.note)
         if self._options.metrics_port is not None:
             self._server = MetricsServer(self._options.metrics_port, self._metrics, host=self._options.metrics_host)
+        self._open_file()
         self._gpus, reason = open_gpu_sampler(self._gpu_ordinals)
         if reason:
             self.notes.append(f"telemetry has no GPU part: {reason}")
-        self._host = HostSampler()
         self._started_s = time.monotonic()
         self._thread.start()
         return self
@@ -111,6 +108,12 @@ class Telemetry:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Take the last look and let go of everything; a second call does nothing."""
+        if self._stopping.is_set():
+            return
         self._stopping.set()
         self._thread.join()
         if self._server is not None:
@@ -127,7 +130,27 @@ class Telemetry:
             "notes": list(self.notes),
         }
 
+    def _open_file(self) -> None:
+        if self._path is None:
+            return
+        try:
+            self._file = TelemetryFile(self._path, self._session)
+        except VdaliError as error:
+            self.notes.append(f"telemetry is not written: {error}")
+            return
+        if self._file.note:
+            self.notes.append(self._file.note)
+
     def _watch(self) -> None:
+        try:
+            self._host = HostSampler()
+            self._watch_until_stopped()
+        except Exception as error:  # whatever a system or a driver answers, the run goes on
+            self.notes.append(f"telemetry ended after {self.taken} samples: {type(error).__name__}: {error}")
+            with suppress(Exception):
+                self._write()
+
+    def _watch_until_stopped(self) -> None:
         due_s = time.monotonic()
         write_due_s = due_s + self._options.write_s
         last = False

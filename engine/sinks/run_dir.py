@@ -112,6 +112,11 @@ class RunDirectory:
         used: Mapping[str, Any] = self._record["used"]
         return used
 
+    @property
+    def sessions(self) -> int:
+        """Sessions so far, the one that ``start`` began included."""
+        return len(self._record["sessions"])
+
     def start(self, environment: Mapping[str, Any]) -> None:
         """Begin a session: from now on run.json says running."""
         self._started = time.monotonic()

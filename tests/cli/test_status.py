@@ -62,6 +62,7 @@ USAGE = [
     (["run", "{in}", "-m", "{model}", "-o", "out", "--limit", "0"], "Invalid value for '--limit'"),
     (["run", "{in}", "-m", "{model}", "-o", "out", "--max-failures", "-1"], "Invalid value for '--max-failures'"),
     (["run", "{in}", "-m", "{model}", "-o", "out", "--quick"], "No such option"),
+    (["run", "{in}", "-m", "{model}", "-o", "out", "--json", "--telemetry", "jsonl"], "both write to stdout"),
     (["fly"], "No such command 'fly'"),
     (["export", "{model}"], "Missing option '-o'"),
     (["export", "efficientnet_lite0", "-o", "x.onnx", "--mean", "1,2"], "--mean takes three numbers"),
