@@ -50,6 +50,12 @@ class CudaCalls:
             raise DeviceError(self._sentence(function, status))
         return values[0] if values else None
 
+    def check_alive(self, during: str) -> None:
+        """Raise DeviceError when what another library did, such as ``TensorRT``, has cost this process the GPU."""
+        status = self.runtime.cudaGetLastError()[0]
+        if self.runtime.cudaGetErrorName(status)[1].decode() in CONTEXT_LOST:
+            raise DeviceError(self._sentence(during, status))
+
     @contextmanager
     def current(self) -> Iterator[None]:
         """This GPU as the calling thread's current one, and afterwards again the one before."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from ..engine.errors import ModelError, VdaliError
 from ..engine.gpu_probe import probe_gpu
 from ..engine.plans.files import write_atomically
-from ..engine.plans.flavour import Flavour, Message
+from ..engine.plans.flavour import ERRORS, Flavour, Message
 from ..engine.plans.options import PlanOptions, check_options
 from .lint import check
 from .plan_config import add_batch_profile, aim, attach_timing_cache, configure, widen
@@ -29,7 +29,6 @@ BUILT_NOT_RUN = "built, not run"
 """State of every plan until it has been compared with its reference on a GPU."""
 
 _ADVICE = "Change these parts of the model, or run it with ONNX Runtime."
-_ERRORS = ("error", "internal_error")
 _REPEATED = "ModelImporter.cpp:"
 """Log lines that say again what the parser's list of errors says."""
 
@@ -122,7 +121,7 @@ def _parse(
 
 def _errors_of(messages: Sequence[Message]) -> list[str]:
     """What TensorRT logged as errors, each once, in order."""
-    texts = dict.fromkeys(_without_noise(text) for severity, text in messages if severity in _ERRORS)
+    texts = dict.fromkeys(_without_noise(text) for severity, text in messages if severity in ERRORS)
     return [text for text in texts if text]
 
 

@@ -69,12 +69,16 @@ class Context(Protocol):
 class DeviceEngine(Engine, Protocol):
     """An engine whose inputs and outputs are buffers of a GPU.
 
-    ``infer`` is there too, on arrays of the host: it copies, waits, and takes its turn. ``device`` is the one whose
-    streams and buffers it takes, closed with the engine. ``max_batch`` is the most rows of a batch.
+    ``infer`` is there too, on arrays of the host: it copies, waits, and takes its turn. ``max_batch`` is the most rows
+    of a batch.
     """
 
-    device: Device
     max_batch: int
+
+    @property
+    def device(self) -> Device:
+        """The one whose streams and buffers it takes; closed with the engine."""
+        ...
 
     def output_specs(self, rows: int) -> Mapping[str, BufferSpec]:
         """Buffers on the device that hold the outputs of ``rows`` rows, by name of the output."""

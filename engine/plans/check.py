@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ..errors import ModelError
-from ..gpu_probe import Gpu, GpuProbe
+from ..gpu_probe import Gpu
 from .files import write_atomically
 from .flavour import TITLES, Flavour
 from .header import HEADER_BYTES, read_header
@@ -14,8 +14,8 @@ from .options import HardwareCompatibility
 from .sidecar import PlanSidecar, read_whole, sidecar_path
 
 
-def open_plan(path: Path, *, flavour: Flavour, gpus: GpuProbe) -> PlanSidecar:
-    """Sidecar of a plan that is whole and fits this TensorRT and, where there is one, the first GPU.
+def open_plan(path: Path, *, flavour: Flavour, gpu: Gpu | None) -> PlanSidecar:
+    """Sidecar of a plan that is whole and fits this TensorRT and, unless None, the GPU.
 
     Raises ModelError that says what was expected and found. The plan itself is not loaded: only a GPU can do that.
     """
@@ -23,7 +23,7 @@ def open_plan(path: Path, *, flavour: Flavour, gpus: GpuProbe) -> PlanSidecar:
         raise ModelError(f"No plan file at {path}. Build one: vdali build MODEL.onnx -o {path}")
     try:
         sidecar = read_whole(path)
-        check_fit(sidecar.key, flavour, gpus.gpus[0] if gpus.count else None)
+        check_fit(sidecar.key, flavour, gpu)
     except ModelError as error:
         raise ModelError(
             f"Cannot use the plan {path}: {error}.{_header_words(path)} Build it again from its ONNX file: vdali build."

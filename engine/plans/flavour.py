@@ -11,7 +11,8 @@ import importlib.metadata
 import importlib.util
 import re
 import threading
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -31,24 +32,45 @@ _DISTRIBUTIONS = ("{}", "{}_cu13", "{}_cu12")
 Message = tuple[str, str]
 """Severity (``info``, ``warning``, ``error``, ``internal_error``) and text."""
 
+ERRORS = ("error", "internal_error")
+
 
 class MessageLog:
     """What one TensorRT module said; each build takes its own slice.
 
-    One per module and process: the first logger that is registered serves every later builder.
+    One per module and process: the first logger that is registered serves every later builder and runtime. Outside
+    slices only the last messages are kept, since an engine may run for weeks.
     """
 
     def __init__(self, trt: Any) -> None:
-        self._messages: list[Message] = []
+        self._slice: list[Message] | None = None
+        self._latest: deque[Message] = deque(maxlen=100)
         self._lock = threading.Lock()
-        self.logger = _logger(trt, self._messages)
+        self.logger = _logger(trt, self._add)
 
     @contextmanager
     def slice(self) -> Iterator[list[Message]]:
         """The list that fills up with the messages of the block; other threads' blocks wait."""
         with self._lock:
-            self._messages.clear()
-            yield self._messages
+            self._latest.clear()
+            messages: list[Message] = []
+            self._slice = messages
+            try:
+                yield messages
+            finally:
+                self._slice = None
+
+    def last_error(self) -> str:
+        """The latest error, and with it all messages so far are done with; empty where there is none."""
+        messages = tuple(self._latest)
+        self._latest.clear()
+        return next((text for severity, text in reversed(messages) if severity in ERRORS), "")
+
+    def _add(self, message: Message) -> None:
+        messages = self._slice
+        if messages is not None:
+            messages.append(message)
+        self._latest.append(message)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,15 +178,15 @@ def _problem(name: str, version: str) -> str:
     return ""
 
 
-def _logger(trt: Any, messages: list[Message]) -> Any:
+def _logger(trt: Any, add: Callable[[Message], None]) -> Any:
     class Logger(trt.ILogger):  # type: ignore[misc]  # the base is known at run time only
-        """Appends to ``messages``; TensorRT calls it from threads of its own, and it must not raise."""
+        """Hands messages to ``add``; TensorRT calls it from threads of its own, and it must not raise."""
 
         def __init__(self) -> None:
             trt.ILogger.__init__(self)
 
         def log(self, severity: Any, msg: str) -> None:
             if severity != trt.ILogger.VERBOSE:  # thousands per build
-                messages.append((severity.name.lower(), msg))
+                add((severity.name.lower(), msg))
 
     return Logger()

@@ -4,7 +4,7 @@ from hashlib import sha256
 import pytest
 from models import plain_preprocess
 from vdali.engine.errors import ModelError
-from vdali.engine.gpu_probe import Gpu, GpuProbe
+from vdali.engine.gpu_probe import Gpu
 from vdali.engine.plans.check import check_fit, copy_plan, open_plan
 from vdali.engine.plans.flavour import TENSORRT, TENSORRT_RTX, Flavour
 from vdali.engine.plans.key import PlanKey
@@ -15,7 +15,6 @@ L4 = Gpu("NVIDIA L4", 24 << 30, "8.9")
 T4 = Gpu("NVIDIA T4", 16 << 30, "7.5")
 H100 = Gpu("NVIDIA H100", 80 << 30, "9.0")
 H200 = Gpu("NVIDIA H200", 141 << 30, "9.0")
-NO_GPU = GpuProbe(reason="no driver")
 
 RTX_17 = Flavour(TENSORRT_RTX, "1.7.1.116", None, None)
 TRT_114 = Flavour(TENSORRT, "11.4.0.106", None, None)
@@ -114,7 +113,7 @@ def test_a_plan_for_another_machine_says_what_was_expected_and_found(key, flavou
 
 
 def test_a_whole_plan_opens_with_its_spec(plan):
-    sidecar = open_plan(plan, flavour=RTX_17, gpus=GpuProbe(gpus=(L4,)))
+    sidecar = open_plan(plan, flavour=RTX_17, gpu=L4)
     assert sidecar.spec.name == "model"
     assert sidecar.state == "built, not run"
     assert not sidecar.holds_host_code
@@ -123,12 +122,12 @@ def test_a_whole_plan_opens_with_its_spec(plan):
 def test_a_copy_of_a_plan_opens_like_the_plan(plan, tmp_path):
     copy = tmp_path / "copy.plan"
     copy_plan(plan, copy)
-    assert open_plan(copy, flavour=RTX_17, gpus=NO_GPU) == open_plan(plan, flavour=RTX_17, gpus=NO_GPU)
+    assert open_plan(copy, flavour=RTX_17, gpu=None) == open_plan(plan, flavour=RTX_17, gpu=None)
 
 
 def test_a_version_compatible_plan_is_known_to_hold_code(tmp_path):
     plan = write(tmp_path / "model.plan", b"x" * 100, dataclasses.replace(FOR_H100, version_compatible=True))
-    assert open_plan(plan, flavour=TRT_114, gpus=NO_GPU).holds_host_code
+    assert open_plan(plan, flavour=TRT_114, gpu=None).holds_host_code
 
 
 @pytest.mark.parametrize(
@@ -149,7 +148,7 @@ def test_a_version_compatible_plan_is_known_to_hold_code(tmp_path):
 def test_a_damaged_plan_is_refused_with_what_is_wrong(plan, damage, words):
     damage(plan)
     with pytest.raises(ModelError, match=words):
-        open_plan(plan, flavour=RTX_17, gpus=NO_GPU)
+        open_plan(plan, flavour=RTX_17, gpu=None)
 
 
 def test_a_plan_of_another_version_under_this_name_is_told_by_its_header(plan):
@@ -157,9 +156,9 @@ def test_a_plan_of_another_version_under_this_name_is_told_by_its_header(plan):
     data[25] = 6
     plan.write_bytes(data)
     with pytest.raises(ModelError, match=r"plan of TensorRT-RTX 1\.6\.1, expected 1\.7\.1\.116"):
-        open_plan(plan, flavour=RTX_17, gpus=NO_GPU)
+        open_plan(plan, flavour=RTX_17, gpu=None)
 
 
 def test_a_plan_for_another_machine_is_refused_with_advice(plan):
     with pytest.raises(ModelError, match=r"Cannot use the plan .*here is NVIDIA H100 \(sm90\).*Build it again"):
-        open_plan(plan, flavour=RTX_17, gpus=GpuProbe(gpus=(H100,)))
+        open_plan(plan, flavour=RTX_17, gpu=H100)
