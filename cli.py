@@ -19,6 +19,7 @@ import click
 from .cli_engines import engines
 from .cli_models import build, export, validate
 from .cli_options import decode_options, input_options, model_options, options_of, say, speed_options
+from .cli_report import cost, report
 from .engine.errors import UsageError, VdaliError
 from .engine.version import __version__
 
@@ -189,3 +190,5 @@ main.add_command(export)
 main.add_command(validate)
 main.add_command(build)
 main.add_command(engines)
+main.add_command(cost)
+main.add_command(report)

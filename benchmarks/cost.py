@@ -127,6 +127,8 @@ def cost(
     """
     _one_of("rate", {"--throughput": throughput, "--run": run, "--bench": bench})
     _one_of("price", {"--price-per-hour": price_per_hour, "--prices": prices})
+    if bench is None and (system or model):
+        raise UsageError("--system and --model choose among the results of a bench file. Leave them out.")
     if images is not None and images < 1:
         raise UsageError(f"The number of images must be >= 1, got {images}.")
     if throughput is not None:

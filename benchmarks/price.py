@@ -12,6 +12,9 @@ from typing import Any
 
 from ..engine.errors import UsageError
 
+EXAMPLE_PRICES = Path(__file__).with_name("prices.example.toml")
+"""An example of a price file: its prices belong to no real machine."""
+
 
 @dataclass(frozen=True, slots=True)
 class Price:
@@ -53,7 +56,7 @@ def money(value: float, currency: str) -> str:
     """Amount with at least three significant digits: ``EUR 1,234``, ``EUR 12.30``, ``EUR 0.00417``."""
     if value >= 1000:
         return f"{currency} {value:,.0f}"
-    if value >= 1 or round(value, 2) == value:
+    if round(value, 2) >= 1 or round(value, 2) == value:
         return f"{currency} {value:,.2f}"
     return f"{currency} {value:.3g}" if value >= 1e-4 else f"{currency} {value:.2e}"
 
@@ -70,7 +73,9 @@ def _price_document(path: Path) -> dict[str, Any]:
     try:
         document = load(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
-        raise UsageError(f"No price file {path}. Copy prices.example.toml and write your prices into it.") from error
+        raise UsageError(
+            f"No price file {path}. Write one: `vdali cost --example-prices` prints an example."
+        ) from error
     except (OSError, ValueError) as error:  # both parsers' errors are ValueErrors
         raise UsageError(
             f"The price file {path} is not readable: {error}. It must be TOML, or JSON named .json."
