@@ -20,6 +20,7 @@ from .cli_engines import engines
 from .cli_models import build, export, validate
 from .cli_options import decode_options, input_options, model_options, options_of, say, speed_options
 from .cli_report import cost, report
+from .cli_sweep import sweep
 from .engine.errors import UsageError, VdaliError
 from .engine.version import __version__
 
@@ -192,3 +193,4 @@ main.add_command(build)
 main.add_command(engines)
 main.add_command(cost)
 main.add_command(report)
+main.add_command(sweep)

@@ -47,7 +47,7 @@ def compare(
     """
     if not files:
         raise InputNotFoundError("There is no image to compare with. Give a folder of images.")
-    options = SystemOptions(batch_size, cpu_allowance().threads, _device(device))
+    options = SystemOptions(batch_size, cpu_allowance().threads, device_of(device))
     models = _models(systems, model, precisions or {})
     specs = {label: spec_of(path) for label, path in models.items()}
     entrants = [
@@ -109,8 +109,8 @@ def _is_ours(label: str) -> bool:
     return label.partition(":")[0] == SystemName.VDALI
 
 
-def _device(device: str) -> str:
-    """``cpu`` or ``cuda:N``."""
+def device_of(device: str) -> str:
+    """``cpu`` or ``cuda:N`` from a user's word, ``auto`` included; raises UsageError for another."""
     if device == "auto":
         return "cuda:0" if probe_gpu().count else "cpu"
     if not re.fullmatch(r"cpu|cuda(:\d+)?", device):
