@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .backends.interface import Engine
-from .batch import Batch, Encoded, Failure, Outcome, Rows, Sample
+from .batch import Batch, Decoded, Encoded, Failure, Outcome, Rows, Sample
 from .decoders.interface import Decoder
 from .device import Device
 from .errors import InferError, ReadError
@@ -113,8 +113,13 @@ def infer(engine: Engine, batch: Batch) -> Outcome:
         outcome = _infer(engine, batch)
     except InferError as error:
         outcome = _infer_one_by_one(engine, batch, error)
-    decoded_by = Counter(decoded.decoder for decoded in batch.decoded)
-    return Outcome(outcome.rows, [*batch.failures, *outcome.failures], decoded_by)
+    return outcome_of(batch.decoded, outcome, batch.failures)
+
+
+def outcome_of(decoded: Sequence[Decoded], inferred: Outcome, failures: Sequence[Failure]) -> Outcome:
+    """All that became of a batch: what was inferred, the failures before that, and who decoded."""
+    decoded_by = Counter(sample.decoder for sample in decoded)
+    return Outcome(inferred.rows, [*failures, *inferred.failures], decoded_by)
 
 
 def _infer(engine: Engine, batch: Batch) -> Outcome:
@@ -132,10 +137,11 @@ def _infer_one_by_one(engine: Engine, batch: Batch, error: InferError) -> Outcom
         except InferError as reason:
             outcomes.append(Outcome(Rows((), {}), [Failure.from_error(decoded.id, reason)]))
     failures = [failure for outcome in outcomes for failure in outcome.failures]
-    return Outcome(_joined([outcome.rows for outcome in outcomes if len(outcome.rows)]), failures)
+    return Outcome(joined([outcome.rows for outcome in outcomes if len(outcome.rows)]), failures)
 
 
-def _joined(parts: Sequence[Rows]) -> Rows:
+def joined(parts: Sequence[Rows]) -> Rows:
+    """The rows of all parts, which have the same columns."""
     if not parts:
         return Rows((), {})
     columns = {

@@ -7,7 +7,7 @@ take turns where one stream (a CPU lane) serves all.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from queue import SimpleQueue
@@ -91,18 +91,19 @@ class Scheduler:
             self._drain()
 
     def close(self) -> None:
-        """Let running work end, then close the streams and give the slots' memory back.
+        """Let running work end, then close the streams and give back the slots' memory and what else the lanes hold.
 
         What a broken device holds goes with the process: it would refuse, and hide what broke it.
         """
-        self._stopped = self._closed = True
-        for stream in self._streams():
-            stream.close()
-        if any(stream.failure is not None for stream in self._streams()):
+        if self._closed:
             return
-        for lane in self._lanes:
-            for slot in lane.slots:
-                slot.close()
+        self._stopped = self._closed = True
+        is_whole = self._settle()
+        if is_whole:
+            _call(close for lane in self._lanes for close in lane.closes)
+        _call(stream.close for stream in self._streams())
+        if is_whole:
+            _call(slot.close for lane in self._lanes for slot in lane.slots)
 
     def times(self) -> dict[str, StageTime]:
         """Time per stage name, summed over lanes."""
@@ -123,8 +124,8 @@ class Scheduler:
 
     def _submit(self, ticket: Ticket) -> None:
         self._free[ticket.lane] -= 1
-        slot = self._next_slot(ticket.lane)
-        lease = Lease(slot.buffers if slot else {})
+        slot, place = self._next_slot(ticket.lane)
+        lease = Lease(slot.buffers if slot else {}, slot=place)
         steps = self._steps[ticket.lane]
         before: Stream | None = None
         for step in steps:
@@ -147,12 +148,13 @@ class Scheduler:
         for name, event in freed.items():
             slot.freed[name] = step.stream.record(event)
 
-    def _next_slot(self, lane: int) -> Slot | None:
+    def _next_slot(self, lane: int) -> tuple[Slot | None, int]:
         slots = self._lanes[lane].slots
         if not slots:
-            return None
+            return None, 0
         self._turns[lane] += 1
-        return slots[self._turns[lane] % len(slots)]
+        place = self._turns[lane] % len(slots)
+        return slots[place], place
 
     def _run(self, ticket: Ticket, step: Step, lease: Lease) -> None:
         for stage in step.stages:
@@ -179,19 +181,30 @@ class Scheduler:
         if self._closed:
             return
         self._stopped = True
-        for stream in self._streams():
-            try:
-                stream.synchronize()
-            except Exception:  # noqa: S112 - it broke while a batch was on it, and that batch has told
-                continue
+        self._settle()
         while not self._finished.empty():
             self._finished.get()
         self._free = [self._depth] * len(self._lanes)
         self._stopped = False
 
+    def _settle(self) -> bool:
+        """Wait until all that was submitted is done; False where a stream is broken."""
+        whole = True
+        for stream in self._streams():
+            try:
+                stream.synchronize()
+            except Exception:  # it broke while a batch was on it, and that batch has told
+                whole = False
+        return whole
+
     def _streams(self) -> Iterable[Stream]:
         """Each stream once, although roles and lanes may share it."""
         return dict.fromkeys(stream for lane in self._lanes for stream in lane.streams.values())
+
+
+def _call(functions: Iterable[Callable[[], None]]) -> None:
+    for function in functions:
+        function()
 
 
 def _result(ticket: Ticket) -> Any:

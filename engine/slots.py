@@ -58,11 +58,12 @@ class Lease:
 
     ``freed`` has, for a buffer that another stream waits for, the event after which it is free. The stage that frees
     it may record that event itself, as soon as its last read is queued, and ``mark`` it (TensorRT's input-consumed
-    event); otherwise it is recorded when the stage has returned.
+    event); otherwise it is recorded when the stage has returned. ``slot`` is the slot's place in its lane.
     """
 
     buffers: Mapping[str, Buffer]
     freed: dict[str, Event] = field(default_factory=dict)
+    slot: int = 0
 
 
 def allocate_slots(device: Device, specs: Mapping[str, BufferSpec], count: int) -> list[Slot]:

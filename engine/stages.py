@@ -63,12 +63,14 @@ class Lane:
 
     Batches of one lane never overtake each other and use its slots in turn. Lanes may share streams. The last stage
     runs on a stream of the host, so that a batch is finished only when the device has finished it too; its result
-    must not refer to a slot's buffers.
+    must not refer to a slot's buffers. ``closes`` give back what else the stages use, in this order, when nothing runs
+    any more and the streams are still there.
     """
 
     streams: Mapping[Role, Stream]
     stages: Sequence[Stage]
     slots: Sequence[Slot] = ()
+    closes: Sequence[Callable[[], None]] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ whose own rules round differently.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,15 +18,13 @@ from nvidia.dali import types as dali_types
 from nvidia.dali.pipeline import pipeline_def
 
 from ..batch import Batch, Decoded, Encoded
-from ..errors import DecodeError
-from ..preprocess import Exif, Interpolation, Preprocess, ResizeMode, geometry_of
+from ..preprocess import Exif, Interpolation, Preprocess
+from .dali_jobs import Job, feed, in_runs, job_of, pads
 from .each import decode_each
 from .formats import silence_pillow
 from .general import GeneralDecoder
 from .interface import DecodeOptions
-from .jpeg import EOI, SOI, jpeg_header
 from .resize import SimdResizer
-from .window import UPRIGHT, Window, is_swapped, mirrors, stored_geometry, window_of
 
 # DALI's type stubs know neither its constants nor arguments that differ by sample
 fn: Any = dali_fn
@@ -35,8 +33,11 @@ types: Any = dali_types
 _MAX_PIXELS_IN_FLIGHT = 32 << 20
 """Decoded pixels of one run, 96 MiB of RGB: DALI holds all pictures of a run at once, and keeps that memory."""
 
-_FEWEST_SIDE = 32
-"""DALI repeats the edge where Pillow leaves it out: on smaller pictures that is up to 0.9 level (mean)."""
+HW_DECODER_LOAD = 0.65
+"""Share of a GPU batch's baseline JPEGs for its hardware decoder, where it has one; DALI's own default."""
+
+EXPECTED_SIDE = 1024
+"""Pixels of width and height that a GPU's decoder sets memory aside for; larger pictures make it grow."""
 
 _INTERPOLATIONS = {
     Interpolation.BILINEAR: types.INTERP_LINEAR,
@@ -45,24 +46,14 @@ _INTERPOLATIONS = {
 }
 
 
-class _Job(NamedTuple):
-    """One JPEG for DALI: upright size, and the window in its stored orientation and in the row."""
-
-    data: bytes
-    width: int
-    height: int
-    orientation: int
-    window: Window
-    left: int
-    top: int
-
-
 @pipeline_def(enable_conditionals=True)
 def decode_graph(device: str, spec: Preprocess) -> Any:
     """Pipeline from encoded JPEGs to uint8 [height, width, 3] RGB; ``device`` is "cpu" or "mixed" (GPU).
 
-    Reads ``encoded`` (bytes) and, for each picture, what ``_feed`` gives. ``adjust_orientation`` is off:
-    the turn is ours, so that an EXIF block that parsers read differently cannot bend a picture.
+    Reads ``encoded`` (bytes) and, for each picture, what ``feed`` gives. ``adjust_orientation`` is off:
+    the turn is ours, so that an EXIF block that parsers read differently cannot bend a picture. Chroma is
+    interpolated as libjpeg-turbo does it, which a GPU would not do by itself. The last three arguments of the
+    decoder mean nothing to a CPU.
     """
     encoded = fn.external_source(name="encoded", dtype=types.UINT8, ndim=1)
     size = fn.external_source(name="size", dtype=types.FLOAT, ndim=1)
@@ -74,6 +65,9 @@ def decode_graph(device: str, spec: Preprocess) -> Any:
         output_type=types.RGB,
         adjust_orientation=False,
         jpeg_fancy_upsampling=True,
+        hw_decoder_load=HW_DECODER_LOAD,
+        preallocate_width_hint=EXPECTED_SIDE,
+        preallocate_height_hint=EXPECTED_SIDE,
     )
     image = fn.resize(
         image,
@@ -105,9 +99,18 @@ def decode_graph(device: str, spec: Preprocess) -> Any:
     return image
 
 
-def pads(spec: Preprocess) -> bool:
-    """Whether a resized picture can be smaller than the input."""
-    return spec.mode is ResizeMode.LONGEST or spec.resize[0] < spec.size[0] or spec.resize[1] < spec.size[1]
+def built_graph(device: str, spec: Preprocess, *, max_batch: int, threads: int, ordinal: int | None) -> Any:
+    """``decode_graph`` ready to run; ``ordinal`` None: DALI must not look for a driver.
+
+    A run begins when it is asked for and takes what was fed just before it. Raises RuntimeError where DALI cannot
+    use the GPU.
+    """
+    graph = decode_graph(
+        device=device, spec=spec, batch_size=max_batch, num_threads=threads, device_id=ordinal, prefetch_queue_depth=1
+    )
+    pipeline = cast("Any", graph)
+    pipeline.build()
+    return pipeline
 
 
 class DaliDecoder:
@@ -118,19 +121,15 @@ class DaliDecoder:
     def __init__(self, spec: Preprocess, options: DecodeOptions, *, max_batch: int) -> None:
         silence_pillow()
         self._spec = spec
-        self._options = options
+        self._most_pixels = min(_MAX_PIXELS_IN_FLIGHT, options.max_pixels)
         self._max_batch = max_batch
         self._resizer = SimdResizer(spec)
         self._general = GeneralDecoder(spec, options, self._resizer)
-        # device_id None: DALI must not look for a driver. One thread: lanes are the parallelism.
-        graph = decode_graph(
-            device="cpu", spec=spec, batch_size=max_batch, num_threads=1, device_id=None, prefetch_queue_depth=1
-        )
-        self._pipeline = cast("Any", graph)
-        self._pipeline.build()
+        # One thread: lanes are the parallelism.
+        self._pipeline = built_graph("cpu", spec, max_batch=max_batch, threads=1, ordinal=None)
 
     def decode(self, samples: Sequence[Encoded], out: NDArray[np.uint8]) -> Batch:
-        jobs = [self._job(sample.data) for sample in samples]
+        jobs = [job_of(sample.data, self._spec, max_pixels=self._most_pixels) for sample in samples]
         decoded = self._run_all([job for job in jobs if job is not None])
         in_order = iter(jobs)
 
@@ -148,41 +147,12 @@ class DaliDecoder:
         del self._pipeline
         self._resizer.release()
 
-    def _job(self, data: bytes) -> _Job | None:
-        """What DALI needs to know of ``data``, or None where the general decode is to judge it."""
-        if not data.startswith(SOI):
-            return None
-        try:
-            header = jpeg_header(data)
-        except DecodeError:
-            return None
-        looks_whole = header.scan >= 0 and data.rfind(EOI, header.scan) >= 0
-        most = min(_MAX_PIXELS_IN_FLIGHT, self._options.max_pixels)
-        fits = min(header.width, header.height) >= _FEWEST_SIDE and header.width * header.height <= most
-        if header.components == 4 or not looks_whole or not fits:
-            return None
-        orientation = header.orientation if self._spec.exif is Exif.APPLY else UPRIGHT
-        width, height = header.width, header.height
-        if is_swapped(orientation):
-            width, height = height, width
-        geometry = geometry_of(self._spec, width, height)
-        window = window_of(stored_geometry(geometry, orientation), header.width, header.height)
-        return _Job(data, width, height, orientation, window, max(-geometry.left, 0), max(-geometry.top, 0))
-
-    def _run_all(self, jobs: Sequence[_Job]) -> Iterator[NDArray[np.uint8] | None]:
+    def _run_all(self, jobs: Sequence[Job]) -> Iterator[NDArray[np.uint8] | None]:
         """Pixels [height, width, 3] of each job in order; None for those that DALI refuses."""
-        chunk: list[_Job] = []
-        pixels = 0
-        for job in jobs:
-            if chunk and (len(chunk) == self._max_batch or pixels + job.width * job.height > _MAX_PIXELS_IN_FLIGHT):
-                yield from self._run_isolated(chunk)
-                chunk, pixels = [], 0
-            chunk.append(job)
-            pixels += job.width * job.height
-        if chunk:
-            yield from self._run_isolated(chunk)
+        for run in in_runs(jobs, max_batch=self._max_batch, max_pixels=_MAX_PIXELS_IN_FLIGHT):
+            yield from self._run_isolated(run)
 
-    def _run_isolated(self, jobs: Sequence[_Job]) -> Iterator[NDArray[np.uint8] | None]:
+    def _run_isolated(self, jobs: Sequence[Job]) -> Iterator[NDArray[np.uint8] | None]:
         try:
             yield from self._run(jobs)
         except RuntimeError:
@@ -192,21 +162,7 @@ class DaliDecoder:
             for job in jobs:
                 yield from self._run_isolated([job])
 
-    def _run(self, jobs: Sequence[_Job]) -> NDArray[np.uint8]:
-        self._feed(jobs)
+    def _run(self, jobs: Sequence[Job]) -> NDArray[np.uint8]:
+        feed(self._pipeline, jobs, self._spec)
         (outputs,) = self._pipeline.run()
         return np.array(outputs.as_tensor())
-
-    def _feed(self, jobs: Sequence[_Job]) -> None:
-        windows = [job.window for job in jobs]
-        feed = self._pipeline.feed_input
-        feed("encoded", [np.frombuffer(job.data, np.uint8) for job in jobs])
-        feed("size", [np.array([w.height, w.width], np.float32) for w in windows])
-        feed("start", [np.array([w.top, w.left], np.float32) for w in windows])
-        feed("end", [np.array([w.top + w.box_height, w.left + w.box_width], np.float32) for w in windows])
-        if self._spec.exif is Exif.APPLY:
-            feed("swap", [np.array(is_swapped(job.orientation)) for job in jobs])
-            feed("mirror_x", [np.array(mirrors(job.orientation)[0], np.int32) for job in jobs])
-            feed("mirror_y", [np.array(mirrors(job.orientation)[1], np.int32) for job in jobs])
-        if pads(self._spec):
-            feed("offset", [np.array([-job.top, -job.left], np.int32) for job in jobs])

@@ -8,7 +8,6 @@ import re
 import numpy as np
 import pytest
 from PIL import Image
-from vdali.engine.decoders.interface import DecodeOptions
 from vdali.engine.gpu_probe import probe_gpu
 from vdali.engine.preprocess import Preprocess
 
@@ -86,20 +85,17 @@ def test_the_dali_graph_gives_on_the_gpu_what_it_gives_on_the_cpu(subsampling, o
 
 
 def dali_pixels(pictures: list[bytes], device: str) -> np.ndarray:
-    """Pictures as uint8 [n, 96, 96, 3] from the decoder's own graph, fed by the decoder, on ``cpu`` or ``mixed``."""
-    from vdali.engine.decoders.dali import DaliDecoder, decode_graph
+    """Pictures as uint8 [n, 96, 96, 3] from the decoders' own graph, fed as they feed it, on ``cpu`` or ``mixed``."""
+    from vdali.engine.decoders.dali import built_graph
+    from vdali.engine.decoders.dali_jobs import feed, job_of
 
     spec = Preprocess(size=(96, 96), resize=(110, 110))
-    decoder = DaliDecoder(spec, DecodeOptions(), max_batch=len(pictures))
-    if device == "mixed":
-        decoder._pipeline = decode_graph(
-            device="mixed", spec=spec, batch_size=len(pictures), num_threads=1, device_id=0, prefetch_queue_depth=1
-        )
-        decoder._pipeline.build()
-    jobs = [decoder._job(picture) for picture in pictures]
+    ordinal = 0 if device == "mixed" else None
+    pipeline = built_graph(device, spec, max_batch=len(pictures), threads=1, ordinal=ordinal)
+    jobs = [job_of(picture, spec, max_pixels=1 << 24) for picture in pictures]
     assert all(jobs)
-    decoder._feed(jobs)
-    (outputs,) = decoder._pipeline.run()
+    feed(pipeline, jobs, spec)
+    (outputs,) = pipeline.run()
     if device == "mixed":
         outputs = outputs.as_cpu()
     return np.array(outputs.as_tensor())

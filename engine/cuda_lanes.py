@@ -1,0 +1,42 @@
+"""The lanes of one GPU, each with streams, slots, decoder and host threads of its own."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+
+from .backends.interface import DeviceEngine
+from .cuda_device import CudaDevice
+from .cuda_lane import device_lane
+from .decoders.interface import DecodeOptions
+from .decoders.make import DecoderName
+from .decoders.make_on_device import make_device_decoder
+from .preprocess import Preprocess
+from .stages import Lane
+
+
+def new_device_lanes(
+    engine: DeviceEngine,
+    preprocess: Preprocess,
+    decoder: DecoderName,
+    decode: DecodeOptions,
+    *,
+    count: int,
+    batch_size: int,
+    slots: int,
+    threads: int,
+) -> tuple[list[Lane], str]:
+    """``count`` lanes with ``threads`` of the host each, and the name of the decoder that they took; all or none."""
+    device = engine.device
+    assert isinstance(device, CudaDevice), "an engine on a device that is no GPU has no such lanes"
+    lanes: list[Lane] = []
+    with ExitStack() as held:
+        for number in range(count):
+            name = f"{device.name}-lane-{number}"
+            pool = held.enter_context(ThreadPoolExecutor(threads, thread_name_prefix=f"{name}-host"))
+            taken = make_device_decoder(
+                decoder, preprocess, decode, device, pool, max_batch=batch_size, threads=threads
+            )
+            lanes.append(device_lane(engine, taken, pool, name=name, batch_size=batch_size, slots=slots))
+        held.pop_all()
+    return lanes, taken.name
