@@ -39,15 +39,14 @@ def check_batch(
 class HostCalls:
     """``Engine.infer`` of an engine on a GPU, for callers that have arrays of the host: one call at a time.
 
-    Stream, context and buffers are made for the first call and grow with the largest batch. ``new_context`` is the
-    engine's.
+    ``stream`` is its own; context and buffers are made for the first call and grow with the largest batch.
     """
 
     def __init__(self, engine: DeviceEngine, device: CudaDevice) -> None:
         self._engine = engine
         self._device = device
         self._lock = threading.Lock()
-        self._stream = device.new_stream("infer")
+        self.stream = device.new_stream("infer")
         self._context: Context | None = None
         self._slot: Slot | None = None
         self._rows = 0
@@ -70,7 +69,7 @@ class HostCalls:
         """Give everything back; a lost GPU would refuse, and hide why it is lost."""
         with suppress(DeviceError):
             self._give_back()
-        self._stream.close()
+        self.stream.close()
 
     def _give_back(self) -> None:
         self._rows = 0
@@ -83,7 +82,7 @@ class HostCalls:
 
     def _prepare(self, rows: int) -> None:
         if self._context is None:
-            self._context = self._engine.new_context(self._stream)
+            self._context = self._engine.new_context(self.stream)
         if self._slot is not None and rows <= self._rows:
             return
         if self._slot is not None:
@@ -98,7 +97,7 @@ class HostCalls:
     def _infer(self, pixels: NDArray[np.uint8]) -> Mapping[str, NDArray[Any]]:
         assert self._context is not None
         assert self._slot is not None
-        rows, context, buffers, stream = len(pixels), self._context, self._slot.buffers, self._stream
+        rows, context, buffers, stream = len(pixels), self._context, self._slot.buffers, self.stream
         outputs = {name: buffers[name] for name in self._engine.output_specs(rows)}
         there = {name: buffers[_ON_HOST.format(name)][:rows] for name in (PIXELS, *outputs)}
         there[PIXELS][...] = pixels

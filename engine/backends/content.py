@@ -1,4 +1,4 @@
-"""What a model is made of: one digest over an ONNX file and the external data it names."""
+"""What a model file is: its spec, and one digest over the ONNX file and the external data it names."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import ModelError
+from ..spec import METADATA_KEY, ModelSpec
 
 if TYPE_CHECKING:
     import onnx
@@ -29,18 +30,22 @@ def model_content(path: Path) -> str:
     return digest.hexdigest()
 
 
+def model_spec(path: Path) -> ModelSpec:
+    """Spec of an exported ONNX file, without its weights; raises ModelError where it has none."""
+    text = next((entry.value for entry in _read(path).metadata_props if entry.key == METADATA_KEY), None)
+    if text is None:
+        raise ModelError(f"{path} has no vdali metadata. Export it first: vdali export {path} --task ...")
+    return ModelSpec.loads(text, file=str(path))
+
+
 def external_locations(path: Path) -> list[str]:
     """Names of the external data files, relative to the folder of the ONNX file, sorted.
 
     Raises ModelError as ``model_content`` does.
     """
     import onnx
-    from google.protobuf.message import DecodeError
 
-    try:
-        model = onnx.load(path, load_external_data=False)
-    except (OSError, DecodeError) as error:
-        raise ModelError(f"Cannot read {path} as an ONNX file: {error}. Export the model again.") from error
+    model = _read(path)
     locations = {
         entry.value
         for tensor in tensors_of(model.graph)
@@ -67,6 +72,16 @@ def tensors_of(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
                 yield from tensors_of(attribute.g)
             for subgraph in attribute.graphs:
                 yield from tensors_of(subgraph)
+
+
+def _read(path: Path) -> onnx.ModelProto:
+    import onnx
+    from google.protobuf.message import DecodeError
+
+    try:
+        return onnx.load(path, load_external_data=False)
+    except (OSError, DecodeError) as error:
+        raise ModelError(f"Cannot read {path} as an ONNX file: {error}. Export the model again.") from error
 
 
 def _add_file(digest: hashlib._Hash, path: Path, model: Path) -> None:

@@ -1,4 +1,4 @@
-"""ONNX Runtime as an engine: one session, shared by all lanes."""
+"""ONNX Runtime on the CPU as an engine: one session, shared by all lanes."""
 
 from __future__ import annotations
 
@@ -11,31 +11,29 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..cpu import has_vnni
-from ..errors import DeviceError, InferError, ModelError
+from ..errors import InferError, ModelError
 from ..spec import INPUT_NAME, METADATA_KEY, OUTPUT_NAMES, ModelSpec, Precision
 from .content import model_content
 
 CPU = "CPUExecutionProvider"
-CUDA = "CUDAExecutionProvider"
 
 
 class OnnxRuntimeEngine:
-    """A vdali ONNX file in ONNX Runtime.
+    """A vdali ONNX file on ONNX Runtime's CPU provider.
 
-    ``threads`` are intra-op threads: 1 where each of several lanes calls ``infer``. With ``gpu`` the
-    CUDA provider of that ordinal is used and nothing else: a silent fallback to the CPU is an error. On an x86 CPU
-    without VNNI an int8 model computes in fp32 between its Q/DQ, which ``name`` says.
+    ``threads`` are intra-op threads: 1 where each of several lanes calls ``infer``. On an x86 CPU without VNNI an int8
+    model computes in fp32 between its Q/DQ, which ``name`` says.
     """
 
-    def __init__(self, path: Path, *, threads: int = 1, gpu: int | None = None) -> None:
-        self._session = _session(path, threads, gpu)
+    def __init__(self, path: Path, *, threads: int = 1) -> None:
+        self._session = _session(path, threads)
         self.name = f"onnxruntime:{self._session.get_providers()[0]}"
-        self.spec = _spec_of(self._session, path)
-        if gpu is None and self.spec.precision in (Precision.INT8, Precision.INT8_FP16) and _int8_saturates():
+        self.spec = spec_of_session(self._session, path)
+        if self.spec.precision in (Precision.INT8, Precision.INT8_FP16) and _int8_saturates():
             self.name += " (int8 computed in fp32: this CPU has no VNNI)"
         self.content = model_content(path)
         self._outputs = list(OUTPUT_NAMES[self.spec.task])
-        _check_signature(self._session, self.spec, path)
+        check_signature(self._session, self.spec, path)
 
     def infer(self, pixels: NDArray[np.uint8]) -> Mapping[str, NDArray[Any]]:
         """Outputs by name for uint8 [n, height, width, 3]; raises InferError when the runtime fails."""
@@ -55,7 +53,8 @@ class OnnxRuntimeEngine:
         del self._session
 
 
-def _session(path: Path, threads: int, gpu: int | None) -> Any:
+def session_options(threads: int) -> Any:
+    """Options that every session has: few threads, none of them spinning, no lines on stderr."""
     import onnxruntime as ort
 
     options = ort.SessionOptions()
@@ -63,29 +62,20 @@ def _session(path: Path, threads: int, gpu: int | None) -> Any:
     options.inter_op_num_threads = 1
     options.log_severity_level = 4
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    providers: list[Any] = [CPU]
-    if gpu is None and _int8_saturates():
+    return options
+
+
+def _session(path: Path, threads: int) -> Any:
+    import onnxruntime as ort
+
+    options = session_options(threads)
+    if _int8_saturates():
         options.add_session_config_entry("session.disable_quant_qdq", "1")  # no effect on models without Q/DQ
-    if gpu is not None:
-        options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
-        providers = [(CUDA, {"device_id": gpu})]
-        ort.preload_dlls()  # CUDA and cuDNN out of the nvidia wheels, which the loader does not search
     try:
-        session = ort.InferenceSession(str(path), options, providers=providers)
+        return ort.InferenceSession(str(path), options, providers=[CPU])
     except Exception as error:  # its exceptions share no base but Exception
-        if gpu is not None:
-            raise DeviceError(
-                f"ONNX Runtime could not use its CUDA provider on cuda:{gpu}: {error}. "
-                "Run `vdali doctor`, or use --device cpu."
-            ) from error
         reason = str(error).rstrip(".")
         raise ModelError(f"ONNX Runtime cannot load {path}: {reason}. Export the model again.") from error
-    if gpu is not None and session.get_providers()[0] != CUDA:
-        raise DeviceError(
-            f"ONNX Runtime fell back to {session.get_providers()[0]} when asked for cuda:{gpu}. "
-            "Run `vdali doctor`, or use --device cpu."
-        )
-    return session
 
 
 def _int8_saturates() -> bool:
@@ -96,7 +86,8 @@ def _int8_saturates() -> bool:
     return platform.machine().lower() in ("x86_64", "amd64") and not has_vnni()
 
 
-def _spec_of(session: Any, path: Path) -> ModelSpec:
+def spec_of_session(session: Any, path: Path) -> ModelSpec:
+    """What the file says of itself; raises ModelError where it says nothing."""
     text = session.get_modelmeta().custom_metadata_map.get(METADATA_KEY)
     if text is None:
         names = ", ".join(f"{value.name} {value.shape} {value.type}" for value in session.get_inputs())
@@ -108,8 +99,8 @@ def _spec_of(session: Any, path: Path) -> ModelSpec:
     return ModelSpec.loads(text, file=str(path))
 
 
-def _check_signature(session: Any, spec: ModelSpec, path: Path) -> None:
-    """Names, type and shape are as the spec promises, and the batch is not fixed."""
+def check_signature(session: Any, spec: ModelSpec, path: Path) -> None:
+    """Raise ModelError unless names, type and shape are as the spec promises and the batch is not fixed."""
     inputs = session.get_inputs()
     height, width = spec.preprocess.size
     found = [(value.name, value.type, list(value.shape)) for value in inputs]

@@ -20,8 +20,9 @@ from ..cuda_device import CudaDevice
 from ..device import Stream
 from ..errors import DeviceError, ModelError
 from ..gpu_probe import Gpu
-from ..plans.check import open_plan
+from ..plans.check import require_fit
 from ..plans.flavour import Flavour
+from ..plans.sidecar import PlanSidecar
 from ..slots import BufferSpec
 from .buffers import HostCalls
 from .tensorrt_context import TensorRTContext
@@ -41,8 +42,8 @@ class TensorRTOptions:
 class TensorRTEngine:
     """A plan on ``device``, which it closes in the end.
 
-    ``content`` is that of the ONNX file the plan was built from. Raises ModelError for a plan that is not whole, not
-    for this TensorRT, not for ``gpu``, or that nobody has said to trust.
+    ``sidecar`` is what open_plan has found; ``content`` is that of the ONNX file the plan was built from. Raises
+    ModelError for a plan that is not for this TensorRT, not for ``gpu``, or that nobody has said to trust.
     """
 
     def __init__(
@@ -50,12 +51,13 @@ class TensorRTEngine:
         path: Path,
         device: CudaDevice,
         *,
+        sidecar: PlanSidecar,
         flavour: Flavour,
         gpu: Gpu,
         options: TensorRTOptions | None = None,
     ) -> None:
         options = options or TensorRTOptions()
-        sidecar = open_plan(path, flavour=flavour, gpu=gpu)
+        require_fit(path, sidecar, flavour, gpu)
         if sidecar.holds_host_code and not options.trust_host_code:
             raise ModelError(
                 f"The plan {path} is version-compatible, so loading it runs code out of the file. Allow that only for "

@@ -14,21 +14,25 @@ from .options import HardwareCompatibility
 from .sidecar import PlanSidecar, read_whole, sidecar_path
 
 
-def open_plan(path: Path, *, flavour: Flavour, gpu: Gpu | None) -> PlanSidecar:
-    """Sidecar of a plan that is whole and fits this TensorRT and, unless None, the GPU.
+def open_plan(path: Path) -> PlanSidecar:
+    """Sidecar of a plan that is whole and the one described.
 
     Raises ModelError that says what was expected and found. The plan itself is not loaded: only a GPU can do that.
     """
     if not path.is_file():
         raise ModelError(f"No plan file at {path}. Build one: vdali build MODEL.onnx -o {path}")
     try:
-        sidecar = read_whole(path)
+        return read_whole(path)
+    except ModelError as error:
+        raise _unusable(path, error) from error
+
+
+def require_fit(path: Path, sidecar: PlanSidecar, flavour: Flavour, gpu: Gpu) -> None:
+    """Raise ModelError that names the plan when it is for another TensorRT or another GPU."""
+    try:
         check_fit(sidecar.key, flavour, gpu)
     except ModelError as error:
-        raise ModelError(
-            f"Cannot use the plan {path}: {error}.{_header_words(path)} Build it again from its ONNX file: vdali build."
-        ) from error
-    return sidecar
+        raise _unusable(path, error) from error
 
 
 def check_fit(key: PlanKey, flavour: Flavour, gpu: Gpu | None) -> None:
@@ -66,6 +70,12 @@ def _gpu_fits(key: PlanKey, gpu: Gpu) -> bool:
 
 def _numbers(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in version.split(".") if part.isdigit())
+
+
+def _unusable(path: Path, reason: ModelError) -> ModelError:
+    return ModelError(
+        f"Cannot use the plan {path}: {reason}.{_header_words(path)} Build it again from its ONNX file: vdali build."
+    )
 
 
 def _header_words(path: Path) -> str:

@@ -23,6 +23,10 @@ SIDECAR_VERSION = 1
 PLAN_SUFFIX = ".plan"
 SIDECAR_SUFFIX = ".json"
 
+PROVEN = "proven"
+REFUSED = "refused"
+"""How a sidecar's state begins once the plan has been compared with its reference; before, nobody has run it."""
+
 
 @dataclass(frozen=True, slots=True)
 class PlanSidecar:

@@ -14,6 +14,7 @@ from models import mean_colour_model, red_segmenter, tiny_classifier, with_spec
 from onnx import TensorProto, helper
 from vdali.engine.backends.load import load_engine
 from vdali.engine.backends.onnxruntime import OnnxRuntimeEngine
+from vdali.engine.backends.onnxruntime_cuda import OnnxRuntimeCudaEngine
 from vdali.engine.errors import DeviceError, InferError, ModelError, UsageError
 from vdali.engine.spec import METADATA_KEY, Task
 
@@ -27,6 +28,7 @@ os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: int(sys.argv[3])])
 from pathlib import Path
 import onnxruntime
 from vdali.engine.backends.onnxruntime import OnnxRuntimeEngine
+from vdali.engine.backends.onnxruntime_cuda import OnnxRuntimeCudaEngine
 before = len(os.listdir("/proc/self/task"))
 engine = OnnxRuntimeEngine(Path(sys.argv[1]), threads=int(sys.argv[2]))
 print(len(os.listdir("/proc/self/task")) - before)
@@ -123,11 +125,11 @@ def test_a_device_that_is_no_word_is_a_usage_error(model, device):
         load_engine(model, device=device)
 
 
-def test_the_cuda_provider_is_never_replaced_by_the_cpus(model):
+def test_the_cuda_provider_is_never_replaced_by_the_cpus(model, cuda):
     if gpus().count:
         pytest.skip("this machine has a GPU")
-    with pytest.raises(DeviceError, match="cuda:0"):
-        OnnxRuntimeEngine(model, gpu=0)
+    with pytest.raises(DeviceError, match=r"^ONNX Runtime cannot use its CUDA provider on cuda:0: .*--device cpu\.$"):
+        OnnxRuntimeCudaEngine(model, cuda)
 
 
 @pytest.mark.parametrize(("threads", "cpus"), [(1, 1), (1, 64), (3, 64)])

@@ -5,7 +5,7 @@ import pytest
 from models import plain_preprocess
 from vdali.engine.errors import ModelError
 from vdali.engine.gpu_probe import Gpu
-from vdali.engine.plans.check import check_fit, copy_plan, open_plan
+from vdali.engine.plans.check import check_fit, copy_plan, open_plan, require_fit
 from vdali.engine.plans.flavour import TENSORRT, TENSORRT_RTX, Flavour
 from vdali.engine.plans.key import PlanKey
 from vdali.engine.plans.sidecar import PlanSidecar, sidecar_path
@@ -113,7 +113,7 @@ def test_a_plan_for_another_machine_says_what_was_expected_and_found(key, flavou
 
 
 def test_a_whole_plan_opens_with_its_spec(plan):
-    sidecar = open_plan(plan, flavour=RTX_17, gpu=L4)
+    sidecar = open_plan(plan)
     assert sidecar.spec.name == "model"
     assert sidecar.state == "built, not run"
     assert not sidecar.holds_host_code
@@ -122,12 +122,12 @@ def test_a_whole_plan_opens_with_its_spec(plan):
 def test_a_copy_of_a_plan_opens_like_the_plan(plan, tmp_path):
     copy = tmp_path / "copy.plan"
     copy_plan(plan, copy)
-    assert open_plan(copy, flavour=RTX_17, gpu=None) == open_plan(plan, flavour=RTX_17, gpu=None)
+    assert open_plan(copy) == open_plan(plan)
 
 
 def test_a_version_compatible_plan_is_known_to_hold_code(tmp_path):
     plan = write(tmp_path / "model.plan", b"x" * 100, dataclasses.replace(FOR_H100, version_compatible=True))
-    assert open_plan(plan, flavour=TRT_114, gpu=None).holds_host_code
+    assert open_plan(plan).holds_host_code
 
 
 @pytest.mark.parametrize(
@@ -148,7 +148,7 @@ def test_a_version_compatible_plan_is_known_to_hold_code(tmp_path):
 def test_a_damaged_plan_is_refused_with_what_is_wrong(plan, damage, words):
     damage(plan)
     with pytest.raises(ModelError, match=words):
-        open_plan(plan, flavour=RTX_17, gpu=None)
+        open_plan(plan)
 
 
 def test_a_plan_of_another_version_under_this_name_is_told_by_its_header(plan):
@@ -156,9 +156,9 @@ def test_a_plan_of_another_version_under_this_name_is_told_by_its_header(plan):
     data[25] = 6
     plan.write_bytes(data)
     with pytest.raises(ModelError, match=r"plan of TensorRT-RTX 1\.6\.1, expected 1\.7\.1\.116"):
-        open_plan(plan, flavour=RTX_17, gpu=None)
+        open_plan(plan)
 
 
 def test_a_plan_for_another_machine_is_refused_with_advice(plan):
     with pytest.raises(ModelError, match=r"Cannot use the plan .*here is NVIDIA H100 \(sm90\).*Build it again"):
-        open_plan(plan, flavour=RTX_17, gpu=H100)
+        require_fit(plan, open_plan(plan), RTX_17, H100)
