@@ -7,6 +7,7 @@ here names CUDA or a runtime: the engine brings its device, and the decoder one 
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -85,7 +86,7 @@ def device_lane(
             Stage("finish", Role.FINISH, work.finish, frees=on_host),
         ),
         slots=allocated,
-        closes=(*(context.close for context in contexts), decoder.close, pool.shutdown),
+        closes=(work.let_go, *(context.close for context in contexts), decoder.close, pool.shutdown),
     )
 
 
@@ -131,6 +132,12 @@ class _LaneWork:
         self._pool = pool
         self._streams = streams
         self._contexts = contexts
+        self._in_flight: deque[DeviceBatch] = deque()
+
+    def let_go(self) -> None:
+        """Give up what batches hold that never finished: an error may keep them alive longer than the GPU's streams."""
+        while self._in_flight:
+            self._in_flight.popleft().held.clear()
 
     def read(self, work: Work, lease: Lease) -> _Prepared:
         encoded: list[Encoded] = []
@@ -146,6 +153,7 @@ class _LaneWork:
             prepared.decoded, buffers["staged"], buffers["pixels"], stream=self._streams[Role.IN]
         )
         batch.failures.extend(prepared.failures)
+        self._in_flight.append(batch)
         return batch
 
     def infer(self, batch: DeviceBatch, lease: Lease) -> _Running:
@@ -189,6 +197,8 @@ class _LaneWork:
 
     def finish(self, running: _Running, lease: Lease) -> Outcome:
         batch = running.batch
+        while (done := self._in_flight.popleft()) is not batch:
+            done.held.clear()  # a stop or an error has ended it half-way; it was ahead on every stream
         batch.held.clear()
         lost = [Failure.from_error(batch.decoded[row].id, error) for row, error in running.lost.items()]
         kept = [row for row in range(len(batch)) if row not in running.lost]

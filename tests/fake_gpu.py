@@ -49,6 +49,8 @@ class _FakeOutputs:
         return _Array(self._buffer)
 
     def __del__(self) -> None:
+        if self._runtime.lost is not None:
+            return
         self._runtime.array(self._buffer).fill(POISON)
         self._device.release(self._buffer)
 

@@ -103,6 +103,7 @@ class DaliGpuDecoder:
         return batch
 
     def close(self) -> None:
+        self._outputs = []
         self._pipeline = None
         self._check.close()
         self._host.close()
