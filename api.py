@@ -70,6 +70,8 @@ def run_options(
     telemetry: TextIO | None = None,
     metrics_port: int | None = None,
     metrics_host: str = "127.0.0.1",
+    cuda_graphs: bool = False,
+    trust_plan: bool = False,
     report: Callable[[str], None] | None = None,
 ) -> RunOptions:
     """Checked options of a run, with the model resolved (exported first, where it is a known name).
@@ -78,14 +80,17 @@ def run_options(
     ``lanes`` decode and infer side by side (default: one per usable CPU), each with ``threads`` engine threads.
     ``part_rows`` and ``part_seconds`` bound what a kill can cost. ``max_failures`` ends a run with
     TooManyFailuresError. ``telemetry`` takes one JSON document a second, each a line; ``metrics_port`` serves the same
-    to Prometheus at ``metrics_host`` (0: any free port). ``report`` takes lines for people. Raises UsageError for
-    words that are not known.
+    to Prometheus at ``metrics_host`` (0: any free port). ``model`` may be a TensorRT plan; ``trust_plan`` loads one
+    that runs code out of the file, and ``cuda_graphs`` replays a GPU's batches with one call each. ``report`` takes
+    lines for people. Raises UsageError for words that are not known.
     """
+    from .engine.backends.tensorrt import TensorRTOptions
     from .engine.decoders.interface import DEFAULT_MAX_PIXELS, DecodeMode, DecodeOptions, Truncated
     from .engine.decoders.make import DecoderName
     from .engine.errors import UsageError
     from .engine.job import RunOptions
     from .engine.lanes import LaneOptions
+    from .engine.plans.sidecar import PLAN_SUFFIX
     from .engine.preprocess import Exif
     from .engine.sinks.parquet import PartOptions
     from .engine.sinks.run_dir import OutputFormat
@@ -94,6 +99,7 @@ def run_options(
     from .engine.spec import Precision, Task
     from .engine.telemetry import TelemetryOptions
     from .engine.words import word
+    from .export.plan_search import find_plan
     from .export.store import resolve_model
 
     wanted = word(Precision, precision, "precision")
@@ -114,13 +120,15 @@ def run_options(
     source, total_from, names = _sources(inputs, words)
     lane_options = LaneOptions(word(DecoderName, decoder, "decoder"), decoding, batch_size, lanes, threads, micro_batch)
     wanted_task = word(Task, task, "task") if task is not None else None
-    if (task or normalize) and Path(model).suffix == ".onnx":
+    if (task or normalize) and Path(model).suffix in (".onnx", PLAN_SUFFIX):
         raise UsageError(
             f"--task and --normalize are for models given by name; {os.fspath(model)} has its own task and output. "
             "Leave them out, or export the model again with them."
         )
     return RunOptions(
-        model=resolve_model(os.fspath(model), precision=wanted, task=wanted_task, normalize=normalize, report=report),
+        model=Path(model)
+        if Path(model).suffix == PLAN_SUFFIX
+        else resolve_model(os.fspath(model), precision=wanted, task=wanted_task, normalize=normalize, report=report),
         source=source,
         inputs=names,
         reading=_reading(words),
@@ -139,6 +147,8 @@ def run_options(
         total_from=total_from,
         telemetry=TelemetryOptions(stream=telemetry, metrics_port=metrics_port, metrics_host=metrics_host),
         report=report,
+        find_plan=find_plan,
+        tensorrt=TensorRTOptions(cuda_graphs=cuda_graphs, trust_host_code=trust_plan),
     )
 
 

@@ -95,6 +95,11 @@ telemetry_options = options_of(
     click.option("--metrics-host", default="127.0.0.1", show_default=True, help="Address that --metrics-port is of."),
 )
 
+gpu_options = options_of(
+    click.option("--cuda-graphs", is_flag=True, help="Replay a GPU's batches with one call each (TensorRT plans)."),
+    click.option("--trust-plan", is_flag=True, help="Load a version-compatible plan, which runs code out of the file."),
+)
+
 
 @main.command()
 @click.argument("inputs", nargs=-1, metavar="[INPUT]...")
@@ -103,6 +108,7 @@ telemetry_options = options_of(
 @input_options
 @decode_options
 @speed_options
+@gpu_options
 @telemetry_options
 def run(inputs: tuple[str, ...], **options: Any) -> None:
     """Infer every image of INPUT: one row or one recorded failure each, in OUT.

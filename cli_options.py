@@ -23,7 +23,11 @@ def options_of(*options: Callable[[Command], Command]) -> Callable[[Command], Co
 
 model_options = options_of(
     click.option(
-        "-m", "--model", default="efficientnet_lite0", show_default=True, help="Exported FILE.onnx, or a known name."
+        "-m",
+        "--model",
+        default="efficientnet_lite0",
+        show_default=True,
+        help="Exported FILE.onnx, FILE.plan, or a known name.",
     ),
     click.option(
         "-p", "--precision", default="fp32", show_default=True, help="fp32, tf32, fp16, bf16, int8 or int8+fp16."

@@ -12,7 +12,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from .backends.load import LoadedEngine, load_engine
+from .backends.load import FindPlan, LoadedEngine, load_engine
+from .backends.tensorrt import TensorRTOptions
 from .cpu import cpu_allowance, cpu_model
 from .errors import ModelError, UsageError, VdaliError
 from .gpu_probe import probe_gpu
@@ -38,7 +39,7 @@ class RunOptions:
 
     ``inputs`` and ``reading`` (columns, root, kind) only name what ``source`` reads, for OUT's fingerprint;
     ``total_from`` is a second pass over the same entries where one is cheap, so that progress can tell the time left.
-    ``report`` takes lines for people.
+    ``report`` takes lines for people. ``find_plan`` gives the TensorRT plan that an ONNX ``model`` runs as on a GPU.
     """
 
     model: Path
@@ -60,6 +61,8 @@ class RunOptions:
     reading: Mapping[str, str] = field(default_factory=dict)
     telemetry: TelemetryOptions = field(default_factory=TelemetryOptions)
     report: Callable[[str], None] | None = None
+    find_plan: FindPlan | None = None
+    tensorrt: TensorRTOptions = field(default_factory=TensorRTOptions)
 
 
 def run(options: RunOptions, *, on_progress: Callable[[Progress], None] | None = None) -> RunReport:
@@ -68,7 +71,13 @@ def run(options: RunOptions, *, on_progress: Callable[[Progress], None] | None =
     Raises the errors of ``engine.errors``; whatever ends a run, all that was written is committed.
     """
     _check_out(options)
-    loaded = load_engine(options.model, device=options.device, threads=options.lanes.threads)
+    loaded = load_engine(
+        options.model,
+        device=options.device,
+        threads=options.lanes.threads,
+        find_plan=options.find_plan,
+        tensorrt=options.tensorrt,
+    )
     with closing(loaded.engine):
         _check_precision(loaded, options)
         spec = loaded.engine.spec
