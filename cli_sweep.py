@@ -1,4 +1,4 @@
-"""Commands that look for the best setting: sweep."""
+"""Commands that look for the best setting and for its limits: sweep, scenario."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .cli_options import say
+from .cli_options import model_options, say
 
 if TYPE_CHECKING:
+    from .benchmarks.scenario import ScenarioOptions
     from .benchmarks.sweep_model import SweepOptions
     from .benchmarks.sweep_models import SweepModels
 
@@ -85,4 +86,118 @@ def _options(
         device=device_of(device),
         task=word(Task, task, "task") if task is not None else None,
         **plain,
+    )
+
+
+@click.command()
+@click.argument("name", type=click.Choice(["offline", "single-stream", "server", "all"]))
+@click.argument("inputs", nargs=-1, metavar="[INPUT]...")
+@model_options
+@click.option("--decoder", default="auto", show_default=True, help="auto, turbo, dali or pillow.")
+@click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:N.")
+@click.option("--lanes", type=click.IntRange(1, 1024), help="Workers (default: one per usable CPU).")
+@click.option("--threads", type=click.IntRange(1, 1024), default=1, show_default=True, help="Engine threads of a lane.")
+@click.option(
+    "--micro-batch",
+    type=click.IntRange(1, 65536),
+    default=8,
+    show_default=True,
+    help="Most waiting images that a lane takes at once.",
+)
+@click.option(
+    "--seconds", type=click.FloatRange(0, min_open=True), default=4.0, show_default=True, help="Length of a trial."
+)
+@click.option(
+    "--min-queries", type=click.IntRange(1), default=200, show_default=True, help="Fewest queries of a server trial."
+)
+@click.option(
+    "--bound-ms",
+    type=click.FloatRange(0, min_open=True),
+    default=100.0,
+    show_default=True,
+    help="p99 latency that a server rate must hold.",
+)
+@click.option("--max-trials", type=click.IntRange(1), default=60, show_default=True, help="Most trials of the search.")
+@click.option("--images", type=click.IntRange(1), default=256, show_default=True, help="Most images taken from INPUT.")
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="Also write the document to this JSON file."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the document on stdout instead of the declared results.")
+def scenario(
+    name: str,
+    inputs: tuple[str, ...],
+    images: int,
+    output: Path | None,
+    as_json: bool,
+    model: str,
+    precision: str,
+    task: str | None,
+    normalize: bool,
+    **words: Any,
+) -> None:
+    """Load decoder and engine with MLPerf-style traffic; each scenario ends with its one declared result.
+
+    \b
+    offline        all samples at once: samples/s
+    single-stream  one after the other: p90 latency
+    server         arrivals at random: the largest rate whose p99 latency holds --bound-ms, confirmed 3 times
+    all            these three in turn
+
+    MLPerf's load generator makes the traffic (pip install 'vdali[loadgen]'); it is MLPerf-style, not a submission.
+    INPUT is as for `vdali run`; without it, photos of about 500x375 are made from the demo photos.
+    """
+    from .benchmarks.bench_file import write_bench
+    from .benchmarks.scenario import run_scenarios
+    from .benchmarks.scenario_load import ScenarioName, load_generator
+    from .benchmarks.staged import staged_images
+    from .benchmarks.systems.network import spec_of
+    from .engine.spec import Precision, Task
+    from .engine.words import word
+    from .export.store import resolve_model
+
+    load_generator()
+    options = _scenario_options(**words)
+    wanted_task = word(Task, task, "task") if task is not None else None
+    wanted = word(Precision, precision, "precision")
+    path = resolve_model(model, precision=wanted, task=wanted_task, normalize=normalize, report=say)
+    with tempfile.TemporaryDirectory(prefix="vdali-scenario-") as folder:
+        files, left_out = staged_images(inputs, Path(folder), spec_of(path).preprocess, limit=images)
+        pictures = [file.read_bytes() for file in files]
+    if left_out:
+        say(f"{len(left_out)} entries of the input were left out: they do not decode")
+    names = list(ScenarioName) if name == "all" else [ScenarioName(name)]
+    document = run_scenarios(names, path, pictures, options, say)
+    if output is not None:
+        write_bench(output, document)
+        say(f"written to {output}")
+    click.echo(json.dumps(document) if as_json else "\n".join(result["declared"] for result in document["results"]))
+
+
+def _scenario_options(
+    *,
+    decoder: str,
+    device: str,
+    lanes: int | None,
+    threads: int,
+    micro_batch: int,
+    seconds: float,
+    min_queries: int,
+    bound_ms: float,
+    max_trials: int,
+) -> ScenarioOptions:
+    from .benchmarks.compare import device_of
+    from .benchmarks.scenario import ScenarioOptions
+    from .engine.decoders.make import DecoderName
+    from .engine.words import word
+
+    return ScenarioOptions(
+        decoder=word(DecoderName, decoder, "decoder"),
+        device=device_of(device),
+        lanes=lanes,
+        threads=threads,
+        most=micro_batch,
+        seconds=seconds,
+        fewest=min_queries,
+        bound_s=bound_ms / 1e3,
+        most_trials=max_trials,
     )
