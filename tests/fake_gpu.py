@@ -29,6 +29,11 @@ class FakeMixedPipeline:
         self.feed_input = pipeline.feed_input
         self.runs = 0
 
+    def lose_run(self) -> None:
+        """What was fed goes into a run whose output nobody gets."""
+        self.runs += 1
+        self._pipeline.run()
+
     def run(self, stream: Any) -> tuple[Any, ...]:
         self.runs += 1
         (outputs,) = self._pipeline.run()
@@ -49,7 +54,9 @@ class _FakeOutputs:
         return _Array(self._buffer)
 
     def __del__(self) -> None:
-        if self._runtime.lost is not None:
+        if self._runtime.lost is not None or self._buffer.address not in self._runtime.on_device:
+            return
+        if not self._runtime.pools:  # the device is closed; an error's traceback has kept this until now
             return
         self._runtime.array(self._buffer).fill(POISON)
         self._device.release(self._buffer)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -76,21 +78,87 @@ def test_a_picture_too_large_to_hold_a_batch_of_goes_elsewhere():
 
 
 @pytest.mark.parametrize("exif", Exif)
-@pytest.mark.parametrize("name", ["shorter bilinear", "longest center"])
+@pytest.mark.parametrize("name", SPECS)
 def test_the_gpu_graph_is_the_cpu_graph_on_another_device(exif, name):
-    """Constructed and serialized without a GPU: operators and argument names are checked by DALI."""
-    spec = Preprocess(**{**{f: getattr(SPECS[name], f) for f in SPECS[name].__slots__}, "exif": exif})
-    graphs = {
-        device: decode_graph(device=device, spec=spec, batch_size=4, num_threads=1, device_id=None)
+    """Constructed and serialized without a GPU; every operator, argument, input and output, save for the device."""
+    spec = dataclasses.replace(SPECS[name], exif=exif)
+    cpu, mixed = (
+        decode_graph(device=device, spec=spec, batch_size=4, num_threads=1, device_id=None).serialize()
         for device in ("cpu", "mixed")
-    }
-    serialized = {device: graph.serialize() for device, graph in graphs.items()}
-    operators = {device: [operator.name for operator in graph._ops] for device, graph in graphs.items()}
-    assert operators["cpu"] == operators["mixed"]
-    assert len(operators["cpu"]) > 5
-    assert b"mixed" in serialized["mixed"]
-    assert b"gpu" in serialized["mixed"]
-    assert b"gpu" not in serialized["cpu"]
+    )
+    operators = [parsed(value) for field, value in fields_of(cpu) if field == OPERATOR]
+    on_gpu = [parsed(value) for field, value in fields_of(mixed) if field == OPERATOR]
+    assert len(operators) > 5
+    assert on_gpu != operators
+    assert [on_cpu(operator) for operator in on_gpu] == operators
+    devices = {operator[0][1]: dict(arguments_of(operator))["device"] for operator in on_gpu}
+    assert devices.pop("ExternalSource") == "cpu"
+    assert devices.pop("decoders__Image") == "mixed"
+    assert set(devices.values()) == {"gpu"}
+    decoder = next(dict(arguments_of(operator)) for operator in on_gpu if operator[0][1] == "decoders__Image")
+    assert {"jpeg_fancy_upsampling", "hw_decoder_load", "preallocate_width_hint"} <= decoder.keys()
+    outputs = [[parsed(value) for field, value in fields_of(graph) if field == OUTPUT] for graph in (cpu, mixed)]
+    assert on_cpu(outputs[1]) == outputs[0]
+
+
+OPERATOR, OUTPUT, ARGUMENT = 5, 7, 4
+"""Numbers of fields in DALI's PipelineDef and OpDef (dali.proto)."""
+
+
+def fields_of(message: bytes) -> list[tuple[int, int | bytes]]:
+    """Fields of a protobuf message by its wire format; raises ValueError or IndexError for what is none."""
+    fields: list[tuple[int, int | bytes]] = []
+    position = 0
+
+    def number() -> int:
+        nonlocal position
+        value = shift = 0
+        while True:
+            byte = message[position]
+            position += 1
+            value |= (byte & 127) << shift
+            shift += 7
+            if byte < 128:
+                return value
+
+    while position < len(message):
+        key = number()
+        kind = key & 7
+        if kind == 0:
+            fields.append((key >> 3, number()))
+            continue
+        if kind not in (1, 2, 5):
+            raise ValueError(f"no wire type {kind}")
+        size = number() if kind == 2 else {1: 8, 5: 4}[kind]
+        if position + size > len(message):
+            raise ValueError("cut")
+        fields.append((key >> 3, message[position : position + size]))
+        position += size
+    return fields
+
+
+def parsed(message: bytes) -> Any:
+    """Text, or the fields of a message, or bytes that are neither."""
+    if message and all(32 <= byte < 127 for byte in message):
+        return message.decode()
+    try:
+        return [(field, parsed(value) if isinstance(value, bytes) else value) for field, value in fields_of(message)]
+    except (ValueError, IndexError):
+        return message
+
+
+def on_cpu(tree: Any) -> Any:
+    """A parsed message with each name of a device replaced."""
+    if isinstance(tree, list):
+        return [on_cpu(entry) for entry in tree]
+    if isinstance(tree, tuple):
+        return tree[0], on_cpu(tree[1])
+    return "cpu" if tree in ("mixed", "gpu") else tree
+
+
+def arguments_of(operator: Any) -> list[tuple[str, Any]]:
+    """Name and value of each constant argument: its first field is the name, its third the value."""
+    return [(argument[0][1], argument[2][1]) for field, argument in operator if field == ARGUMENT]
 
 
 def test_pipelines_are_made_in_one_module_only():
