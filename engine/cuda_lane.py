@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -53,17 +53,19 @@ def device_lane(
     decoder: DeviceDecoder,
     pool: ThreadPoolExecutor,
     *,
+    compute: Stream,
     name: str,
     batch_size: int,
     slots: int,
 ) -> Lane:
     """Lane of ``engine`` with ``slots`` sets of buffers for ``batch_size`` rows; ``pool`` helps the host.
 
-    Raises DeviceError when the GPU has not enough memory.
+    ``compute`` is the stream of all inference: lanes share it, since some runtimes keep weights for each. Raises
+    DeviceError when the GPU has not enough memory.
     """
     specs = _specs(engine, batch_size)
     with ExitStack() as held:
-        streams = _new_streams(engine.device, name, held)
+        streams = _new_streams(engine.device, name, held) | {Role.COMPUTE: compute}
         allocated = allocate_slots(engine.device, specs, slots)
         for slot in allocated:
             held.callback(slot.close)
@@ -92,27 +94,23 @@ def device_lane(
 
 def _new_streams(device: Device, name: str, held: ExitStack) -> dict[Role, Stream]:
     streams: dict[Role, Stream] = {}
-    for role in Role:
+    for role in (*ON_THE_HOST, Role.IN, Role.OUT):
         streams[role] = (HostDevice() if role in ON_THE_HOST else device).new_stream(f"{name}-{role}")
         held.callback(streams[role].close)
     return streams
 
 
 def _specs(engine: DeviceEngine, batch_size: int) -> dict[str, BufferSpec]:
-    """Buffers of a slot. ``alone`` ones hold a single row: runtimes want their addresses aligned, as rows inside a
-    batch are not.
+    """Buffers of a slot. ``alone`` ones are for pictures that are tried one by one: runtimes want aligned addresses,
+    which rows inside a batch have not, and room for the smallest batch that a plan takes.
     """
     height, width = engine.spec.preprocess.size
-    pixels = (height, width, 3)
-    specs = {
-        "staged": BufferSpec((batch_size, *pixels), np.uint8, pinned=True),
-        "pixels": BufferSpec((batch_size, *pixels), np.uint8),
-        f"{_ALONE}pixels": BufferSpec((1, *pixels), np.uint8),
-    }
+    pixels = BufferSpec((batch_size, height, width, 3), np.uint8)
+    specs = {"staged": replace(pixels, pinned=True), "pixels": pixels, f"{_ALONE}pixels": pixels}
     for name, spec in engine.output_specs(batch_size).items():
         specs[_OUT + name] = spec
-        specs[_HOST + name] = BufferSpec(spec.shape, spec.dtype, pinned=True)
-    specs |= {f"{_ALONE}{_OUT}{name}": spec for name, spec in engine.output_specs(1).items()}
+        specs[_HOST + name] = replace(spec, pinned=True)
+        specs[f"{_ALONE}{_OUT}{name}"] = spec
     return specs
 
 
@@ -177,14 +175,14 @@ class _LaneWork:
         pixels, outputs = buffers[f"{_ALONE}pixels"], _named(buffers, _ALONE + _OUT)
         lost: dict[int, InferError] = {}
         for row in range(rows):
-            device.copy(pixels, buffers["pixels"][row : row + 1], stream=stream)
+            device.copy(pixels[:1], buffers["pixels"][row : row + 1], stream=stream)
             try:
                 self._contexts[lease.slot].enqueue(pixels, outputs, 1, stream=stream)
             except InferError as error:
                 lost[row] = error
                 continue
             for name, output in outputs.items():
-                device.copy(buffers[_OUT + name][row : row + 1], output, stream=stream)
+                device.copy(buffers[_OUT + name][row : row + 1], output[:1], stream=stream)
         return lost
 
     def copy(self, running: _Running, lease: Lease) -> _Running:

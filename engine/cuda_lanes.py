@@ -12,6 +12,7 @@ from .decoders.interface import DecodeOptions
 from .decoders.make import DecoderName
 from .decoders.make_on_device import make_device_decoder
 from .preprocess import Preprocess
+from .scheduler import Scheduler
 from .stages import Lane
 
 
@@ -31,12 +32,16 @@ def new_device_lanes(
     assert isinstance(device, CudaDevice), "an engine on a device that is no GPU has no such lanes"
     lanes: list[Lane] = []
     with ExitStack() as held:
+        compute = device.new_stream(f"{device.name}-compute")
+        held.callback(compute.close)
+        held.callback(lambda: Scheduler(lanes).close())
         for number in range(count):
             name = f"{device.name}-lane-{number}"
             pool = held.enter_context(ThreadPoolExecutor(threads, thread_name_prefix=f"{name}-host"))
             taken = make_device_decoder(
                 decoder, preprocess, decode, device, pool, max_batch=batch_size, threads=threads
             )
-            lanes.append(device_lane(engine, taken, pool, name=name, batch_size=batch_size, slots=slots))
+            lane = device_lane(engine, taken, pool, compute=compute, name=name, batch_size=batch_size, slots=slots)
+            lanes.append(lane)
         held.pop_all()
     return lanes, taken.name

@@ -53,6 +53,8 @@ def dali_lanes(engine, runtime, *, slots=2, depth=4, lanes=1, spec: Preprocess =
         graph = built_graph("cpu", spec, max_batch=BATCH, threads=1, ordinal=None)
         return FakeMixedPipeline(graph, engine.device, runtime)
 
+    compute = engine.device.new_stream("compute")
+
     def lane(number: int):
         pool = ThreadPoolExecutor(2)
         decode = DecodeOptions()
@@ -60,7 +62,7 @@ def dali_lanes(engine, runtime, *, slots=2, depth=4, lanes=1, spec: Preprocess =
         decoder = DaliGpuDecoder(
             spec, decode, engine.device, host, max_batch=BATCH, new_pipeline=pipeline, check=PictureCheck(None)
         )
-        return device_lane(engine, decoder, pool, name=f"lane-{number}", batch_size=BATCH, slots=slots)
+        return device_lane(engine, decoder, pool, compute=compute, name=f"lane-{number}", batch_size=BATCH, slots=slots)
 
     return Scheduler([lane(number) for number in range(lanes)], depth=depth)
 
@@ -245,7 +247,7 @@ def test_a_lane_that_does_not_fit_leaves_nothing_behind(cuda, runtime):
         dali_lanes(colour_engine(cuda, runtime), runtime, slots=3)
     cuda.allocate((1,), np.uint8)
     assert len(runtime.memory) == 1
-    assert len(runtime.queues) == 1  # the device's own
+    assert len(runtime.queues) == 2  # the device's own, and the caller's for compute
 
 
 def test_a_gpu_that_is_lost_ends_the_run_with_its_error_and_hangs_nobody(runtime):
@@ -287,6 +289,17 @@ def test_depth_and_slots_that_are_asked_for_are_taken(cuda, runtime):
     scheduler, plan = make_scheduler(colour_engine(cuda, runtime), options, PLAIN)
     scheduler.close()
     assert (plan.depth, plan.slots, plan.lanes) == (7, 2, 2)
+
+
+def test_a_second_lane_that_does_not_fit_takes_the_first_one_with_it(cuda, runtime):
+    no_memory = real.cudaError_t.cudaErrorMemoryAllocation
+    runtime.fails["cudaHostAlloc"] = iter([None] * 2 * DEVICE_SLOTS + [no_memory])
+    engine = colour_engine(cuda, runtime)
+    with pytest.raises(DeviceError, match="cudaErrorMemoryAllocation"):
+        make_scheduler(engine, LaneOptions(decoder=DecoderName.TURBO, lanes=2), PLAIN)
+    cuda.allocate((1,), np.uint8)
+    assert (len(runtime.memory), len(runtime.queues)) == (1, 1)
+    assert all(context.closed for context in engine.contexts)
 
 
 @pytest.mark.parametrize("name", ["depth", "slots", "lanes"])
