@@ -29,6 +29,8 @@ def faked(function):
             status = self.lost or next(self.fails.get(function.__name__, iter(())), None)
             if status is not None:
                 self.last_error = status
+                if function.__name__ == "cudaStreamEndCapture":
+                    self.captures.pop(arguments[0])  # one that fails ends too
                 return (status,)
             answer = function(self, *arguments)
             if self.lost is not None:
@@ -43,6 +45,7 @@ class FakeCudaRuntime:
 
     ``calls`` holds the last arguments of each function; ``fails`` the statuses that a function gives the
     next times, None for success; ``lost`` the status that everything gives from now on, as after an illegal access.
+    ``launches`` counts the graphs that were launched.
     """
 
     def __init__(self) -> None:
@@ -56,6 +59,9 @@ class FakeCudaRuntime:
         self.queues: dict[int, int] = {}
         self.pools: set[int] = set()
         self.copies = 0
+        self.launches = 0
+        self.captures: dict[int, list[Any]] = {}
+        self.graphs: dict[int, list[Any]] = {}
         self._lazy = LazyQueues()
         self._lock = threading.RLock()
         self._thread = threading.local()
@@ -107,6 +113,7 @@ class FakeCudaRuntime:
 
     @faked
     def cudaEventRecord(self, event: int, stream: int) -> None:
+        assert stream not in self.captures, "an event that is captured cannot be waited for outside"
         self.events[event] = self._lazy.record(self.queues[stream])
 
     @faked
@@ -156,7 +163,40 @@ class FakeCudaRuntime:
     @faked
     def cudaMemcpyAsync(self, dst: int, src: int, count: int, kind: Any, stream: int) -> None:
         assert kind == real.cudaMemcpyKind.cudaMemcpyDefault
-        self._lazy.add(self.queues[stream], lambda: self._copy(dst, src, count))
+        self._start(stream, lambda: self._copy(dst, src, count))
+
+    @faked
+    def cudaStreamBeginCapture(self, stream: int, mode: Any) -> None:
+        assert mode == real.cudaStreamCaptureMode.cudaStreamCaptureModeThreadLocal
+        assert stream not in self.captures
+        self.captures[stream] = []
+
+    @faked
+    def cudaStreamEndCapture(self, stream: int) -> int:
+        graph = self.handle()
+        self.graphs[graph] = self.captures.pop(stream)
+        return graph
+
+    @faked
+    def cudaGraphInstantiate(self, graph: int, flags: int) -> int:
+        assert flags == 0
+        executable = self.handle()
+        self.graphs[executable] = list(self.graphs[graph])
+        return executable
+
+    @faked
+    def cudaGraphLaunch(self, graphExec: int, stream: int) -> None:
+        self.launches += 1
+        for work in self.graphs[graphExec]:
+            self._start(stream, work)
+
+    @faked
+    def cudaGraphExecDestroy(self, graphExec: int) -> None:
+        del self.graphs[graphExec]
+
+    @faked
+    def cudaGraphDestroy(self, graph: int) -> None:
+        del self.graphs[graph]
 
     @faked
     def cudaPointerGetAttributes(self, ptr: int) -> Any:
@@ -166,7 +206,7 @@ class FakeCudaRuntime:
         return SimpleNamespace(type=kind, device=0 if on_device else -2)
 
     def cudaGetLastError(self) -> tuple[Any, ...]:
-        status, self.last_error = self.last_error, SUCCESS
+        status, self.last_error = self.lost or self.last_error, SUCCESS
         return (status,)
 
     def cudaGetErrorName(self, error: Any) -> tuple[Any, ...]:
@@ -179,13 +219,19 @@ class FakeCudaRuntime:
         """A kernel: ``work`` happens when its turn on the stream has come."""
         assert stream not in NAMELESS
         with self._lock:
-            self._lazy.add(self.queues[stream], work)
+            self._start(stream, work)
 
     def array(self, buffer: Any) -> np.ndarray:
         """What is in a buffer of the device now, as a kernel sees it."""
         start = next(address for address in self.on_device if self._holds(address, buffer.address, buffer.nbytes))
         content = self.memory[start][buffer.address - start :][: buffer.nbytes]
         return content.view(buffer.dtype).reshape(buffer.shape)
+
+    def _start(self, stream: int, work: Any) -> None:
+        if stream in self.captures:
+            self.captures[stream].append(work)
+        else:
+            self._lazy.add(self.queues[stream], work)
 
     def _allocate(self, size: int) -> int:
         block = np.full(size, POISON, np.uint8)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -89,11 +89,16 @@ class TensorRTEngine:
         return self._host_calls.infer(pixels)
 
     def close(self) -> None:
-        """Close contexts that are still open, then engine, runtime and device; no stream works for it any more."""
+        """Close contexts that are still open, then engine, runtime and device; no stream works for it any more.
+
+        What a lost GPU refuses is left to the end of the process: it would hide why the GPU is lost.
+        """
         self._host_calls.close()
         for context in list(self._contexts):
-            with suppress(DeviceError):  # a lost GPU would refuse, and hide why it is lost
+            with suppress(DeviceError):
                 context.close()
-        with self.device.cuda.current():
+        with ExitStack() as held:
+            with suppress(DeviceError):
+                held.enter_context(self.device.cuda.current())
             self._plan.close()
         self.device.close()

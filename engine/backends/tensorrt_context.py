@@ -62,7 +62,7 @@ class TensorRTContext:
     ) -> None:
         """Start a batch; see Context. A batch smaller than the plan takes is filled up with rows that lie behind it."""
         tensors = self._plan.tensors
-        rows = max(rows, tensors.smallest)
+        rows = self._filled_up(rows, pixels, outputs)
         check_batch(pixels, outputs, rows, wanted=tensors.pixels, specs=tensors.outputs)
         handle = stream_handle(stream)
         if handle != self._stream:
@@ -76,14 +76,28 @@ class TensorRTContext:
         if consumed is not None:
             consumed.mark()
 
+    def _filled_up(self, rows: int, pixels: Buffer, outputs: Mapping[str, Buffer]) -> int:
+        """Rows to run. Raises InferError where the buffers end before the plan's smallest batch."""
+        smallest = self._plan.tensors.smallest
+        held = min(buffer.shape[0] for buffer in (pixels, *outputs.values()))
+        if rows <= held < smallest:
+            raise InferError(
+                "runtime_error",
+                f"The plan takes batches of {smallest} and more, here are buffers for {held}. Raise --batch-size, or "
+                "build it with --batch-profile 1,...",
+            )
+        return max(rows, smallest) if rows > 0 else rows
+
     def close(self) -> None:
         """Let go of graphs, then of execution contexts, then of the scratch that they used."""
-        if self._scratch is None:
-            return
-        if self.graphs is not None:
-            self.graphs.close()
-        self._context = None
         scratch, self._scratch = self._scratch, None
+        if scratch is None:
+            return
+        try:
+            if self.graphs is not None:
+                self.graphs.close()
+        finally:
+            self._context = None
         self._device.release(scratch)
 
 
@@ -120,9 +134,11 @@ class BatchGraphs:
         return self._capture(key, stream)
 
     def close(self) -> None:
-        while self._graphs:
-            self._graphs.popitem()[1].close()
-        self._contexts.clear()
+        try:
+            while self._graphs:
+                self._graphs.popitem()[1].close()
+        finally:
+            self._contexts.clear()
 
     def _is_worth_one(self, key: BatchKey) -> bool:
         if len(self._contexts) == MOST_GRAPHS:

@@ -1,0 +1,265 @@
+"""Plans as engines, on a TensorRT and a GPU that are played: what is called, in which order, and what it costs."""
+
+from __future__ import annotations
+
+import gc
+
+import numpy as np
+import pytest
+import tensorrt_rtx as real
+from cuda.bindings import runtime as real_cuda
+from fake_plans import LARGEST, SIZE, Buffers, means, opened, pictures
+from fake_tensorrt import SCRATCH_BYTES, counted
+from vdali.engine.backends.interface import DeviceEngine
+from vdali.engine.device import HostDevice
+from vdali.engine.errors import DeviceError, InferError
+from vdali.engine.scheduler import Scheduler
+from vdali.engine.slots import BufferSpec, allocate_slots
+from vdali.engine.stages import Lane, Role, Stage
+
+
+def test_a_plan_is_an_engine_and_a_device_engine(engine, trt):
+    assert isinstance(engine, DeviceEngine)
+    assert engine.name == f"{trt.flavour.name}:{trt.flavour.version}"
+    assert (engine.content, engine.max_batch) == ("c0ffee", LARGEST)
+    assert engine.output_specs(5) == {"embedding": BufferSpec((5, 3), np.float32)}
+
+
+@pytest.mark.parametrize("sizes", [(8, 1, 8), (3, 8, 2, 8)])
+def test_infer_gives_exactly_the_rows_of_each_batch_whatever_came_before(engine, sizes):
+    for seed, size in enumerate(sizes):
+        pixels = pictures(size, seed)
+        got = engine.infer(pixels)["embedding"]
+        assert got.shape == (size, 3)
+        assert np.array_equal(got, means(pixels))
+
+
+@pytest.mark.parametrize("shape", [(9, *SIZE, 3), (0, *SIZE, 3), (2, 4, 8, 3)])
+def test_infer_refuses_a_batch_that_is_none(engine, shape):
+    with pytest.raises(InferError, match=r"takes uint8 \[1 to 8, 8, 8, 3\]"):
+        engine.infer(np.zeros(shape, np.uint8))
+
+
+def test_a_batch_writes_its_rows_and_no_more(engine, stream):
+    context, buffers = engine.new_context(stream), Buffers(engine, stream)
+    pixels = pictures(3)
+    poison = buffers.run(context, pictures(LARGEST))[3:]
+    got = buffers.run(context, pixels)
+    assert np.array_equal(got[:3], means(pixels))
+    assert np.array_equal(got[3:], poison)
+    context.close()
+    buffers.close()
+
+
+def test_the_input_is_free_before_the_outputs_are_there(engine, stream, runtime):
+    context, buffers = engine.new_context(stream), Buffers(engine, stream)
+    (output,) = buffers.outputs.values()
+    pixels = pictures(LARGEST)
+    buffers.run(context, pixels)
+    buffers.host[...] = pixels
+    buffers.on_stream(lambda: buffers.device.copy(buffers.pixels, buffers.host, stream=stream))
+    runtime.array(output).fill(-1)
+    consumed = stream.new_event()
+    buffers.start(context, LARGEST, consumed)
+    stream.record(consumed)  # as the scheduler does: too late, since it is marked by then
+    consumed.wait()
+    assert runtime.array(buffers.pixels).max() == runtime.array(buffers.pixels).min()  # read, then poisoned
+    assert np.all(runtime.array(output) == -1)
+    stream.synchronize()
+    assert np.array_equal(runtime.array(output), means(pixels))
+    context.close()
+    buffers.close()
+
+
+def test_the_event_of_a_batch_is_not_recorded_by_the_next_one(engine, stream, runtime):
+    context, buffers = engine.new_context(stream), Buffers(engine, stream)
+    consumed = stream.new_event()
+    buffers.run(context, pictures(2), consumed)
+    record = runtime.events[consumed.handle]
+    assert record is not None
+    buffers.run(context, pictures(2))
+    assert runtime.events[consumed.handle] is record
+    context.close()
+    buffers.close()
+
+
+def test_shapes_come_before_addresses_and_these_before_the_start(engine, stream, trt):
+    context, buffers = engine.new_context(stream), Buffers(engine, stream)
+    trt.calls.clear()
+    buffers.start(context, 2)
+    stream.synchronize()
+    assert trt.calls == [
+        "set_input_shape",
+        "infer_shapes",
+        "set_tensor_address",
+        "set_tensor_address",
+        "set_input_consumed_event",
+        "execute_async_v3",
+    ]
+    context.close()
+    buffers.close()
+
+
+@pytest.mark.parametrize(
+    ("method", "what"),
+    [
+        ("set_input_shape", "the shape"),
+        ("infer_shapes", r"the shapes of \['images'\]"),
+        ("set_tensor_address", "the address of 'images'"),
+        ("set_input_consumed_event", "the event"),
+        ("execute_async_v3", "the batch"),
+    ],
+)
+def test_whatever_tensorrt_refuses_is_an_infer_error_in_its_words(engine, stream, trt, method, what):
+    context, buffers = engine.new_context(stream), Buffers(engine, stream)
+    trt.refuses[method] = "too hot today"
+    consumed = stream.new_event()
+    with pytest.raises(InferError, match=f"refuses {what} of 2 pictures: too hot today") as caught:
+        buffers.start(context, 2, consumed)
+    assert caught.value.kind == "runtime_error"
+    stream.record(consumed)  # nobody has marked it, so the stream does
+    consumed.wait()
+    trt.refuses.clear()
+    assert np.array_equal(buffers.run(context, pictures(2))[:2], means(pictures(2)))
+    context.close()
+    buffers.close()
+
+
+def test_a_gpu_that_tensorrt_has_lost_is_a_device_error_and_no_failure_of_a_sample(engine, stream, trt, runtime):
+    context, buffers = engine.new_context(stream), Buffers(engine, stream)
+    trt.refuses["execute_async_v3"] = "CUDA error"
+    runtime.last_error = real_cuda.cudaError_t.cudaErrorIllegalAddress
+    with pytest.raises(DeviceError, match="TensorRT failed on cuda:0: cudaErrorIllegalAddress"):
+        buffers.start(context, 2)
+    context.close()
+    buffers.close()
+
+
+def test_another_stream_than_the_contexts_and_buffers_that_do_not_fit_are_faults_of_the_caller(engine, stream):
+    context, buffers = engine.new_context(stream), Buffers(engine, stream, rows=2)
+    other = engine.device.new_stream("other")
+    with pytest.raises(ValueError, match="made for another stream"):
+        context.enqueue(buffers.pixels, buffers.outputs, 1, stream=other)
+    for rows in (0, 3):
+        with pytest.raises(ValueError, match=f"A batch of {rows} does not fit"):
+            context.enqueue(buffers.pixels, buffers.outputs, rows, stream=stream)
+    with pytest.raises(ValueError, match="Bring those"):
+        context.enqueue(buffers.pixels, {}, 1, stream=stream)
+    wrong = engine.device.allocate((2, 3), np.float64)
+    with pytest.raises(ValueError, match="does not fit in 'embedding': float64"):
+        context.enqueue(buffers.pixels, {"embedding": wrong}, 1, stream=stream)
+    other.close()
+    context.close()
+    engine.device.release(wrong)
+    buffers.close()
+
+
+def test_a_batch_smaller_than_the_plan_takes_is_filled_up_with_what_lies_behind_it(trt, runtime, tmp_path):
+    engine = opened(trt, runtime, tmp_path, smallest=4)
+    stream = engine.device.new_stream("stream")
+    context, buffers = engine.new_context(stream), Buffers(engine, stream)
+    pixels = pictures(2)
+    assert np.array_equal(buffers.run(context, pixels)[:2], means(pixels))
+    with pytest.raises(InferError, match="takes batches of 4 and more, here are buffers for 3"):
+        context.enqueue(buffers.pixels[:3], {n: b[:3] for n, b in buffers.outputs.items()}, 2, stream=stream)
+    context.close()
+    buffers.close()
+    stream.close()
+    engine.close()
+
+
+def test_each_slot_has_a_context_and_scratch_of_its_own_so_batches_overlap(engine, trt, runtime):
+    lane = lane_of(engine, slots=3)
+    scheduler = Scheduler([lane], depth=5)
+    for number, got in enumerate(scheduler.run(range(80))):
+        pixels = pictures(1 + number % LARGEST, number)
+        assert np.array_equal(got, means(pixels)), number
+    scheduler.close()
+    assert len({address for address, _ in trt.scratch}) == len(trt.scratch) == 3
+    assert all(size >= SCRATCH_BYTES for _, size in trt.scratch)
+    assert real.ExecutionContextAllocationStrategy.USER_MANAGED in trt.strategies
+
+
+def lane_of(engine, slots: int) -> Lane:
+    """Lane of batches of changing size: up, infer with early hand-back, down; poison wherever a buffer was read."""
+    device = engine.device
+    streams = {
+        role: (HostDevice() if role in (Role.READ, Role.FINISH) else device).new_stream(role.value) for role in Role
+    }
+    contexts = [engine.new_context(streams[Role.COMPUTE]) for _ in range(slots)]
+
+    def read(number, lease):
+        pixels = pictures(1 + number % LARGEST, number)
+        lease.buffers["host_in"][: len(pixels)] = pixels
+        return len(pixels)
+
+    def decode(rows, lease):
+        device.copy(lease.buffers["pixels"][:rows], lease.buffers["host_in"][:rows], stream=streams[Role.IN])
+        return rows
+
+    def infer(rows, lease):
+        contexts[lease.slot].enqueue(
+            lease.buffers["pixels"],
+            {"embedding": lease.buffers["embedding"]},
+            rows,
+            stream=streams[Role.COMPUTE],
+            consumed=lease.freed.get("pixels"),
+        )
+        return rows
+
+    def copy(rows, lease):
+        device.copy(lease.buffers["host_out"][:rows], lease.buffers["embedding"][:rows], stream=streams[Role.OUT])
+        return rows
+
+    def finish(rows, lease):
+        result = lease.buffers["host_out"][:rows].copy()
+        lease.buffers["host_out"].fill(np.nan)
+        return result
+
+    stages = (
+        Stage("read", Role.READ, read, takes=("host_in",)),
+        Stage("decode", Role.IN, decode, takes=("pixels",), frees=("host_in",)),
+        Stage("infer", Role.COMPUTE, infer, takes=("embedding",), frees=("pixels",)),
+        Stage("copy", Role.OUT, copy, takes=("host_out",), frees=("embedding",)),
+        Stage("finish", Role.FINISH, finish, frees=("host_out",)),
+    )
+    pixels = BufferSpec((LARGEST, *SIZE, 3), np.uint8)
+    (output,) = engine.output_specs(LARGEST).values()
+    specs = {
+        "host_in": BufferSpec(pixels.shape, np.uint8, pinned=True),
+        "pixels": pixels,
+        "embedding": output,
+        "host_out": BufferSpec(output.shape, output.dtype, pinned=True),
+    }
+    closes = tuple(context.close for context in contexts)
+    return Lane(streams, stages, allocate_slots(device, specs, slots), closes)
+
+
+def test_contexts_go_before_the_engine_and_that_before_the_runtime_and_no_memory_stays(trt, runtime, tmp_path):
+    engine = opened(trt, runtime, tmp_path)
+    stream = engine.device.new_stream("stream")
+    engine.infer(pictures(2))
+    forgotten, closed = engine.new_context(stream), engine.new_context(stream)
+    closed.close()
+    closed.close()
+    stream.close()
+    engine.close()
+    gc.collect()
+    assert not any(counted(trt.trace).values())
+    assert trt.trace[-2:] == ["engine gone", "runtime gone"]
+    assert runtime.memory == {}
+    assert runtime.pools == set()
+    del forgotten
+
+
+def test_too_little_memory_for_scratch_is_an_error_that_leaves_nothing_behind(engine, stream, runtime, trt):
+    before = len(runtime.memory)
+    runtime.fails["cudaMallocFromPoolAsync"] = iter([real_cuda.cudaError_t.cudaErrorMemoryAllocation])
+    with pytest.raises(DeviceError, match="Lower --batch-size or the depth"):
+        engine.new_context(stream)
+    trt.refuses["create_execution_context"] = "no room"
+    with pytest.raises(DeviceError, match=r"one more execution context: no room\. Lower the depth"):
+        engine.new_context(stream)
+    del trt.refuses["create_execution_context"]
+    engine.device.allocate((1,), np.uint8)  # waits for the frees before it
+    assert len(runtime.memory) == before + 1
