@@ -16,9 +16,10 @@ from typing import Any, TextIO
 
 import click
 
+from .cli_bench import bench, diagnose
 from .cli_engines import engines
 from .cli_models import build, export, validate
-from .cli_options import decode_options, input_options, model_options, options_of, say, speed_options
+from .cli_options import decode_options, gpu_options, input_options, model_options, options_of, say, speed_options
 from .cli_report import cost, report
 from .cli_sweep import scenario, sweep
 from .engine.errors import UsageError, VdaliError
@@ -93,11 +94,6 @@ telemetry_options = options_of(
         "--metrics-port", type=click.IntRange(0, 65535), help="Serve the same to Prometheus here (0: any free port)."
     ),
     click.option("--metrics-host", default="127.0.0.1", show_default=True, help="Address that --metrics-port is of."),
-)
-
-gpu_options = options_of(
-    click.option("--cuda-graphs", is_flag=True, help="Replay a GPU's batches with one call each (TensorRT plans)."),
-    click.option("--trust-plan", is_flag=True, help="Load a version-compatible plan, which runs code out of the file."),
 )
 
 
@@ -197,6 +193,8 @@ main.add_command(export)
 main.add_command(validate)
 main.add_command(build)
 main.add_command(engines)
+main.add_command(bench)
+main.add_command(diagnose)
 main.add_command(cost)
 main.add_command(report)
 main.add_command(sweep)

@@ -82,6 +82,11 @@ speed_options = options_of(
     ),
 )
 
+gpu_options = options_of(
+    click.option("--cuda-graphs", is_flag=True, help="Replay a GPU's batches with one call each (TensorRT plans)."),
+    click.option("--trust-plan", is_flag=True, help="Load a version-compatible plan, which runs code out of the file."),
+)
+
 
 def say(line: str) -> None:
     """A line for people: on stderr, since stdout is for results."""

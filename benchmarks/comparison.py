@@ -9,6 +9,9 @@ from typing import Any
 
 from .measure import Spread
 
+LOADING = "load"
+"""Task of a comparison of loaders, which have no model."""
+
 
 class Status(StrEnum):
     """Whether a row's numbers count: a wrong answer is no answer, however fast."""

@@ -14,7 +14,7 @@ from ..engine.cpu import cpu_allowance
 from ..engine.decoders.interface import DecodeMode
 from ..engine.preprocess import Preprocess
 from .compare import with_ratios
-from .comparison import ComparisonReport, Status, SystemRow
+from .comparison import LOADING, ComparisonReport, Status, SystemRow
 from .entrant import Entrant, take_turns
 from .systems.interface import MakeSystem, SystemOptions
 from .systems.loaders import dali_loader, decode_alone, pil_loader, torchvision_loader, vdali_loader
@@ -61,7 +61,7 @@ def compare_loaders(
     reference = pictures.get("pixels")
     return ComparisonReport(
         model=f"loader: {what} to uint8 224x224 (shorter side 256, bilinear, centre crop)",
-        task="load",
+        task=LOADING,
         weights="none",
         images=len(files),
         input_bytes=sum(path.stat().st_size for path in files),

@@ -4,10 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .comparison import ComparisonReport, Status, SystemRow, Winner
+from .comparison import LOADING, ComparisonReport, Status, SystemRow, Winner
 from .measure import Spread
 
-_HEADS = ("", "images/s", "CPU-ms/image", "batch p50/p99 ms", "memory MiB", "worst image", "vdali over it")
+_HEADS = (
+    "",
+    "images/s",
+    "CPU-ms/image",
+    "batch p50/p99 ms",
+    "memory MiB",
+    "worst image",
+    "vdali over it",
+    "its CPU-ms over vdali's",
+)
 _GPU_HEADS = ("GPU busy", "GPU MiB")
 
 
@@ -34,7 +43,28 @@ def verdicts(report: ComparisonReport) -> list[str]:
             sentences.append(sentence)
     if report.reference is None:
         sentences.append("Fewer than two systems gave an answer: nothing was compared.")
+    if report.task == LOADING:
+        sentences += _loader_verdict(report)
     return sentences
+
+
+def _loader_verdict(report: ComparisonReport) -> list[str]:
+    """CPU time against the best other loader and the reference, and how far the pixels are from the reference."""
+    ours = next(row for row in report.rows if row.system == report.ours)
+    rivals = {
+        row.system: row.cpu_of_this_over_ours
+        for row in report.rows
+        if row.competes and row.status is Status.OK and row.cpu_of_this_over_ours is not None
+    }
+    if not rivals or ours.status is not Status.OK:
+        return []
+    best = min(rivals, key=lambda name: rivals[name].median)
+    texts = [f"the best other loader ({best}) takes {rivals[best].text(2)} times"]
+    if report.reference in rivals and report.reference != best:
+        texts.append(f"{report.reference} {rivals[report.reference].text(2)} times")
+    pixels = ours.worst_difference_levels
+    apart = f"; its pixels are at most {pixels:.2f} levels (mean of an image) away" if pixels is not None else ""
+    return [f"In CPU-ms an image {', and '.join(texts)} what {report.ours} takes{apart}."]
 
 
 def _verdict(row: SystemRow, report: ComparisonReport) -> str:
@@ -49,7 +79,7 @@ def _verdict(row: SystemRow, report: ComparisonReport) -> str:
         return ""
     winner = {
         Winner.OURS: f"{ours.system} wins",
-        Winner.THEIRS: f"{row.system} WINS",
+        Winner.THEIRS: f"{row.system} WINS here",
         Winner.NEITHER: "No clear winner",
     }[row.winner]
     cpu = row.cpu_of_this_over_ours
@@ -59,7 +89,7 @@ def _verdict(row: SystemRow, report: ComparisonReport) -> str:
 
 def _cells(row: SystemRow, report: ComparisonReport) -> list[str]:
     if row.throughput is None:
-        return [row.system, "not installed" if row.status is Status.ABSENT else "failed", "", "", "", "", ""]
+        return [row.system, "not installed" if row.status is Status.ABSENT else "failed", *[""] * (len(_HEADS) - 2)]
     return [
         row.system,
         _spread(row.throughput, 1),
@@ -68,6 +98,7 @@ def _cells(row: SystemRow, report: ComparisonReport) -> list[str]:
         f"{(row.peak_memory_bytes or 0) / 2**20:.0f}",
         _agreement(row, report),
         _spread(row.ours_over_this, 2),
+        _spread(row.cpu_of_this_over_ours, 2),
     ]
 
 

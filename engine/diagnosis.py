@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from .backends.interface import Engine
-from .backends.load import load_engine
+from .backends.load import FindPlan, load_engine
+from .backends.tensorrt import TensorRTOptions
 from .cpu import cpu_allowance
 from .diagnosis_advice import Advice, advise, engine_idle, verdict_of
 from .diagnosis_alternatives import DecodersToTry, alternatives_of
@@ -115,6 +116,8 @@ def diagnose(
     lanes: LaneOptions | None = None,
     device: str = "auto",
     exif: Exif | None = None,
+    find_plan: FindPlan | None = None,
+    tensorrt: TensorRTOptions | None = None,
     images: int = 256,
     seconds: float = 2.0,
     scratch: Path | None = None,
@@ -123,14 +126,15 @@ def diagnose(
     """Measure each stage alone for ``seconds`` and the whole for twice that, on the first ``images`` of ``source``.
 
     ``scratch`` is a folder on the disk that OUT will be on (default: the system's temporary folder); what is written
-    there is removed again. ``report`` takes lines for people. Raises UsageError for numbers that make no sense,
-    InputNotFoundError where no image is usable, and the errors of loading a model.
+    there is removed again. ``find_plan`` and ``tensorrt`` are those of ``load_engine``. ``report`` takes lines for
+    people. Raises UsageError for numbers that make no sense, InputNotFoundError where no image is usable, and the
+    errors of loading a model.
     """
     if images < 1 or not seconds > 0:
         raise UsageError(f"A diagnosis needs images >= 1 and seconds > 0, got {images} and {seconds}.")
     say = report or _silent
     options = lanes or LaneOptions()
-    loaded = load_engine(model, device=device, threads=options.threads)
+    loaded = load_engine(model, device=device, threads=options.threads, find_plan=find_plan, tensorrt=tensorrt)
     with ExitStack() as stack:
         engine = stack.enter_context(closing(loaded.engine))
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="vdali-diagnosis-", dir=scratch)))

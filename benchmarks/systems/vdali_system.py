@@ -15,6 +15,7 @@ from ...engine.errors import VdaliError
 from ...engine.lanes import LaneOptions, make_scheduler
 from ...engine.pipeline import run
 from ...engine.spec import OUTPUT_NAMES
+from ...export.plan_search import find_plan
 from .interface import Outputs, SystemOptions
 
 
@@ -60,7 +61,7 @@ class VdaliSystem:
     ) -> None:
         lanes = lanes or LaneOptions(batch_size=options.batch_size)
         self._files = files
-        self._loaded = load_engine(model, device=options.device, threads=lanes.threads)
+        self._loaded = load_engine(model, device=options.device, threads=lanes.threads, find_plan=find_plan)
         engine = around(self._loaded.engine) if around is not None else self._loaded.engine
         self._scheduler, self._plan = make_scheduler(engine, lanes, engine.spec.preprocess)
         self._latencies_s: list[float] = []

@@ -74,6 +74,7 @@ def test_the_table_shows_every_number():
     line = next(line for line in text.splitlines() if line.startswith("torch "))
     for cell in ("50.0 (49.0 to 51.0)", "2.00 (1.00 to 3.00)", "10/25", "3", "reference", "2.00 (1.90 to 2.10)"):
         assert cell in line
+    assert line.endswith("  1.60 (1.50 to 1.70)")
     assert "GPU" not in text
 
 
@@ -86,7 +87,7 @@ def test_on_a_gpu_the_table_has_its_columns():
 
 def test_where_pytorch_wins_the_report_says_so():
     (sentence,) = verdicts(report(row("vdali"), row("torch", **against(0.7, 0.8, 0.9))))
-    assert sentence.startswith("torch WINS: vdali does 0.80 (0.70 to 0.90) times the images/s of torch, and 1.60")
+    assert sentence.startswith("torch WINS here: vdali does 0.80 (0.70 to 0.90) times the images/s of torch, and 1.60")
 
 
 def test_where_vdali_wins_the_report_says_by_how_much():
@@ -97,6 +98,19 @@ def test_where_vdali_wins_the_report_says_by_how_much():
 def test_rounds_that_overlap_have_no_winner():
     (sentence,) = verdicts(report(row("vdali"), row("torch", **against(0.9, 1.0, 1.1))))
     assert sentence.startswith("No clear winner: vdali does 1.00")
+
+
+def test_loaders_are_told_by_cpu_time_against_the_best_other_one_and_the_reference():
+    ours = row("ours", worst_difference_levels=0.31)
+    pil = row("PIL", ours_over_this=Spread(2.0, 2.1, 2.2), cpu_of_this_over_ours=Spread(2.4, 2.5, 2.6))
+    best = row("best", ours_over_this=Spread(1.6, 1.7, 1.8), cpu_of_this_over_ours=Spread(1.6, 1.7, 1.8))
+    floor = row("floor", competes=False, cpu_of_this_over_ours=Spread(0.9, 0.9, 0.9))
+    wrong = row("wrong", status=Status.WRONG, note="far off", cpu_of_this_over_ours=Spread(0.5, 0.5, 0.5))
+    whole = report(ours, pil, best, floor, wrong, ours="ours", reference="PIL", task="load")
+    assert verdicts(whole)[-1] == (
+        "In CPU-ms an image the best other loader (best) takes 1.70 (1.60 to 1.80) times, and PIL 2.50 (2.40 to 2.60) "
+        "times what ours takes; its pixels are at most 0.31 levels (mean of an image) away."
+    )
 
 
 def test_a_row_for_orientation_has_no_verdict():

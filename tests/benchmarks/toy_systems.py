@@ -22,6 +22,17 @@ def network() -> Any:
     return module, {"size": SIZE, "resize": (36, 36)}
 
 
+def mean_colour() -> Any:
+    """The network of ``models.mean_colour_model`` for pictures of 8 x 8, and its preprocessing."""
+    import torch
+
+    class MeanLevels(torch.nn.Module):
+        def forward(self, pictures: Any) -> Any:
+            return 255 * pictures.mean((2, 3))
+
+    return MeanLevels(), {"size": (8, 8), "resize": (8, 8), "mode": "squash", "mean": (0.0,) * 3, "std": (1.0,) * 3}
+
+
 class Counting:
     """System that gives the number of its pass, and takes CPU time in a worker of its own."""
 
@@ -64,3 +75,18 @@ def says_it_is_missing(files: Sequence[Path]) -> Counting:
     from vdali.engine.errors import MissingExtraError
 
     raise MissingExtraError("spdl", "none", "Comparing with SPDL")
+
+
+class Batched(Counting):
+    """System that sleeps so long that its images/s double with the batch up to 4, then fall; at ``most``: memory ends."""
+
+    def __init__(self, batch_size: int, most: int | None, files: Sequence[Path]) -> None:
+        super().__init__(files)
+        self.rate = {1: 200.0, 2: 400.0, 4: 800.0, 8: 600.0}[batch_size]
+        self.is_too_large = most is not None and batch_size >= most
+
+    def run(self) -> dict[str, np.ndarray]:
+        if self.is_too_large:
+            raise MemoryError("no room for 8 bytes")
+        time.sleep(len(self.files) / self.rate)
+        return super().run()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import re
 import time
@@ -10,12 +9,9 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
-import onnx
 import pytest
-from models import IR_VERSION, OPSET, mean_colour_model, plain_preprocess
-from onnx import TensorProto, helper, numpy_helper
-from PIL import Image
+from models import mean_colour_model
+from rigged import heavy_model, photo
 from vdali.engine.batch import Failure, Sample
 from vdali.engine.decoders.interface import DecodeMode, DecodeOptions
 from vdali.engine.decoders.make import DecoderName
@@ -35,7 +31,6 @@ from vdali.engine.diagnosis_text import text_of
 from vdali.engine.errors import InputNotFoundError, ModelError, ReadError, UsageError
 from vdali.engine.lanes import LaneOptions
 from vdali.engine.sources.open import open_source
-from vdali.engine.spec import INPUT_NAME, METADATA_KEY, ModelSpec, Task
 
 
 class RiggedSource:
@@ -70,52 +65,14 @@ def _wait(seconds: float) -> None:
         time.sleep(seconds)
 
 
-def photo(width: int, height: int, kind: str = "JPEG") -> bytes:
-    """A picture with as much detail as a photo has."""
-    rng = np.random.default_rng(width)
-    coarse = Image.fromarray(rng.integers(0, 256, (height // 16 + 1, width // 16 + 1, 3), dtype=np.uint8))
-    smooth = np.asarray(coarse.resize((width, height), Image.Resampling.BICUBIC), np.int16)
-    noisy = np.clip(smooth + rng.normal(0, 6, smooth.shape), 0, 255).astype(np.uint8)
-    buffer = io.BytesIO()
-    Image.fromarray(noisy).save(buffer, kind)
-    return buffer.getvalue()
-
-
 @pytest.fixture(scope="module")
 def light_model(tmp_path_factory) -> Path:
     return mean_colour_model(tmp_path_factory.mktemp("light") / "mean.onnx", (8, 8))
 
 
 @pytest.fixture(scope="module")
-def heavy_model(tmp_path_factory) -> Path:
-    """Embed model whose convolutions of 48 channels take some milliseconds a picture."""
-    path = tmp_path_factory.mktemp("heavy") / "heavy.onnx"
-    rng = np.random.default_rng(0)
-    nodes = [
-        helper.make_node("Cast", [INPUT_NAME], ["pixels"], to=TensorProto.FLOAT),
-        helper.make_node("Transpose", ["pixels"], ["planes"], perm=[0, 3, 1, 2]),
-        helper.make_node("Conv", ["planes", "first"], ["a"], pads=[1, 1, 1, 1]),
-        helper.make_node("Conv", ["a", "second"], ["b"], pads=[1, 1, 1, 1]),
-        helper.make_node("Conv", ["b", "second"], ["c"], pads=[1, 1, 1, 1]),
-        helper.make_node("ReduceMean", ["c", "axes"], ["embedding"], keepdims=0),
-    ]
-    constants = {
-        "first": rng.normal(0, 0.01, (48, 3, 3, 3)).astype(np.float32),
-        "second": rng.normal(0, 0.01, (48, 48, 3, 3)).astype(np.float32),
-        "axes": np.array([2, 3]),
-    }
-    graph = helper.make_graph(
-        nodes,
-        "heavy",
-        [helper.make_tensor_value_info(INPUT_NAME, TensorProto.UINT8, ["n", 48, 48, 3])],
-        [helper.make_tensor_value_info("embedding", TensorProto.FLOAT, ["n", 48])],
-        [numpy_helper.from_array(array, name) for name, array in constants.items()],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR_VERSION)
-    spec = ModelSpec("heavy", Task.EMBED, plain_preprocess((48, 48)), raw_output="embedding", weights="random")
-    helper.set_model_props(model, {METADATA_KEY: spec.dumps()})
-    onnx.save(model, path)
-    return path
+def heavy(tmp_path_factory) -> Path:
+    return heavy_model(tmp_path_factory.mktemp("heavy") / "heavy.onnx")
 
 
 def test_a_slow_disk_is_found_and_more_lanes_are_advised(light_model):
@@ -142,9 +99,9 @@ def test_heavy_decoding_before_a_tiny_model_is_found_and_a_cheaper_decode_is_adv
     assert any("more CPU" in advice.change and not advice.options for advice in found.advice)
 
 
-def test_a_heavy_model_on_tiny_pictures_is_found(heavy_model):
+def test_a_heavy_model_on_tiny_pictures_is_found(heavy):
     source = RiggedSource([photo(16, 16, "PNG")], 5000)
-    found = diagnose(heavy_model, source, lanes=LaneOptions(micro_batch=2), device="cpu", seconds=0.5, images=32)
+    found = diagnose(heavy, source, lanes=LaneOptions(micro_batch=2), device="cpu", seconds=0.5, images=32)
     assert (found.resource, found.stage) == (Resource.CPU, INFER)
     assert re.match(r"engine-bound: the engine takes (9\d|100) %", found.verdict)
     assert any("twice as fast" in advice.change for advice in found.advice)
