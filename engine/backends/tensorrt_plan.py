@@ -15,7 +15,7 @@ import numpy as np
 from ..errors import DeviceError, ModelError
 from ..plans.flavour import Flavour
 from ..slots import BufferSpec
-from ..spec import INPUT_NAME, OUTPUT_NAMES, ModelSpec, Task
+from ..spec import INPUT_NAME, OUTPUT_NAMES, ModelSpec
 
 if TYPE_CHECKING:
     import tensorrt as trt
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 SCRATCH_BYTES = 256
 """Least scratch of a context, which is also the alignment that TensorRT asks for."""
 
-_DTYPES: dict[str, type[np.generic]] = {
+_DTYPES: dict[str, type[np.float32 | np.int64 | np.uint8]] = {
     "top_scores": np.float32,
     "top_labels": np.int64,
     "embedding": np.float32,
@@ -152,27 +152,24 @@ def _tensors(
         raise _misfit(path, f"takes {inputs} and gives {outputs}", spec)
     smallest, _, largest = (tuple(shape) for shape in engine.get_tensor_profile_shape(INPUT_NAME, 0))
     if engine.get_tensor_dtype(INPUT_NAME) != trt.DataType.UINT8 or largest[1:] != (*spec.preprocess.size, 3):
-        raise _misfit(path, f"takes {engine.get_tensor_dtype(INPUT_NAME)} {list(largest)}", spec)
+        raise _misfit(path, f"takes {engine.get_tensor_dtype(INPUT_NAME).name} {list(largest)}", spec)
     if not context.set_input_shape(INPUT_NAME, largest) or context.infer_shapes():
         raise _misfit(path, f"refuses its own largest batch {list(largest)}", spec)
-    found = {name: _output(trt, engine, context, name) for name in OUTPUT_NAMES[spec.task]}
-    for name, output in found.items():
-        if output.dtype != _DTYPES[name] or output.shape[0] != largest[0] or -1 in output.shape:
-            raise _misfit(path, f"gives '{name}' as {output.dtype} {list(output.shape)}", spec)
+    types = {np.float32: trt.DataType.FLOAT, np.int64: trt.DataType.INT64, np.uint8: trt.DataType.UINT8}
+    found = {}
+    for name in OUTPUT_NAMES[spec.task]:
+        shape, dtype = tuple(context.get_tensor_shape(name)), engine.get_tensor_dtype(name)
+        on_device = engine.get_tensor_location(name) == trt.TensorLocation.DEVICE
+        if dtype != types[_DTYPES[name]] or not on_device or shape[0] != largest[0] or -1 in shape:
+            place = "" if on_device else " on the host"
+            raise _misfit(path, f"gives '{name}' as {dtype.name} {list(shape)}{place}", spec)
+        found[name] = BufferSpec(shape, _DTYPES[name])
     return PlanTensors(smallest[0], BufferSpec(largest, np.uint8), found)
-
-
-def _output(trt: Any, engine: trt.ICudaEngine, context: trt.IExecutionContext, name: str) -> BufferSpec:
-    dtypes = {trt.DataType.FLOAT: np.float32, trt.DataType.INT64: np.int64, trt.DataType.UINT8: np.uint8}
-    dtype = engine.get_tensor_dtype(name)
-    on_device = engine.get_tensor_location(name) == trt.TensorLocation.DEVICE
-    found = dtypes.get(dtype) if on_device else None
-    return BufferSpec(tuple(context.get_tensor_shape(name)), found or np.void)
 
 
 def _misfit(path: Path, found: str, spec: ModelSpec) -> ModelError:
     height, width = spec.preprocess.size
-    promised = ", ".join(OUTPUT_NAMES[Task(spec.task)])
+    promised = ", ".join(f"{name}: {np.dtype(_DTYPES[name])}" for name in OUTPUT_NAMES[spec.task])
     return ModelError(
         f"The plan {path} {found}; its sidecar promises {INPUT_NAME}: uint8 [n, {height}, {width}, 3] and {promised}. "
         "Build it again: vdali build."

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import gc
+import inspect
 
+import fake_tensorrt
 import numpy as np
 import pytest
 import tensorrt_rtx as real
 from cuda.bindings import runtime as real_cuda
 from fake_plans import LARGEST, SIZE, Buffers, means, opened, pictures
 from fake_tensorrt import SCRATCH_BYTES, counted
+from trt_api import signatures_of
+from vdali.engine.backends.cuda_graph import CudaGraph
 from vdali.engine.backends.interface import DeviceEngine
+from vdali.engine.cuda_device import CudaDevice
 from vdali.engine.device import HostDevice
 from vdali.engine.errors import DeviceError, InferError
 from vdali.engine.scheduler import Scheduler
@@ -263,3 +268,41 @@ def test_too_little_memory_for_scratch_is_an_error_that_leaves_nothing_behind(en
     del trt.refuses["create_execution_context"]
     engine.device.allocate((1,), np.uint8)  # waits for the frees before it
     assert len(runtime.memory) == before + 1
+
+
+def test_the_played_methods_have_the_parameters_of_the_real_ones():
+    played = {
+        fake_tensorrt.FakeRuntime: real.Runtime,
+        fake_tensorrt.FakeEngine: real.ICudaEngine,
+        fake_tensorrt.FakeRuntimeConfig: real.IRuntimeConfig,
+        fake_tensorrt.FakeExecutionContext: real.IExecutionContext,
+    }
+    checked = 0
+    for fake, cls in played.items():
+        for name, value in vars(fake).items():
+            if name.startswith("_"):
+                continue
+            if isinstance(value, property):
+                assert isinstance(getattr(cls, name), property), name
+                continue
+            signatures = [names for names, _ in signatures_of(getattr(cls, name).__doc__, name)]
+            assert list(inspect.signature(value).parameters) in signatures, name
+            checked += 1
+    assert checked > 15
+
+
+def test_graph_calls_take_the_arguments_that_they_are_given(runtime):
+    if real_cuda.cudaDriverGetVersion()[1]:
+        pytest.skip("this machine has a driver, which would follow handles made up here")
+    device = CudaDevice(0, runtime=runtime)
+    stream = device.new_stream("stream")
+    graph = CudaGraph(device.cuda, stream.handle, lambda: None)
+    graph.launch(stream.handle)
+    graph.close()
+    names = [name for name in runtime.calls if "Graph" in name or "Capture" in name]
+    assert len(names) == 6
+    for name in names:
+        status = getattr(real_cuda, name)(*runtime.calls[name])[0]
+        assert status == real_cuda.cudaError_t.cudaErrorInsufficientDriver, name
+    stream.close()
+    device.close()

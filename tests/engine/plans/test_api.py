@@ -10,9 +10,26 @@ import pytest
 from vdali.engine.gpu_probe import probe_gpu
 
 ROOT = Path(__file__).resolve().parents[3]
-CHECKER = Path(__file__).with_name("trt_api.py")
+CHECKER = ROOT / "tests" / "trt_api.py"
 BINDINGS = "tensorrt-cu13-bindings==11.4.0.106"
 BINDINGS_HOME = Path(sys.prefix) / BINDINGS.replace("==", "-")
+RUNTIME_NAMES = {
+    "ExecutionContextAllocationStrategy.USER_MANAGED",
+    "ICudaEngine.create_execution_context",
+    "ICudaEngine.get_device_memory_size_for_profile_v2",
+    "ICudaEngine.get_tensor_profile_shape",
+    "IExecutionContext.execute_async_v3",
+    "IExecutionContext.get_tensor_shape",
+    "IExecutionContext.infer_shapes",
+    "IExecutionContext.set_device_memory",
+    "IExecutionContext.set_input_consumed_event",
+    "IExecutionContext.set_input_shape",
+    "IExecutionContext.set_tensor_address",
+    "Runtime.deserialize_cuda_engine",
+    "Runtime.engine_host_code_allowed",
+}
+"""What loading and running a plan touches at the least."""
+
 LIBRARIES = ("nvonnxparser", "nvinfer_plugin", "nvinfer")
 SYMBOLS = (
     "createInferBuilder_INTERNAL",
@@ -71,17 +88,25 @@ def touched(module, files, environment=None):
 def test_every_name_that_we_touch_is_in_tensorrt_11(bindings):
     report = touched("tensorrt_bindings", sources(), bindings)
     assert report["problems"] == []
-    assert {"OnnxParser.parse_from_file", "ParserError.desc", "IBuilderConfig.set_timing_cache"} <= set(
-        report["touched"]
-    )
-    assert "IBuilderConfig.set_compute_capability" not in report["touched"]
+    touched_names = set(report["touched"])
+    assert {"OnnxParser.parse_from_file", "ParserError.desc", "IBuilderConfig.set_timing_cache"} <= touched_names
+    assert RUNTIME_NAMES <= touched_names
+    assert not {"IBuilderConfig.set_compute_capability", "Runtime.get_engine_validity"} & touched_names
 
 
 def test_every_name_that_we_touch_is_in_tensorrt_rtx():
     pytest.importorskip("tensorrt_rtx", reason="tensorrt_rtx is not installed: pip install 'vdali[rtx]'")
     report = touched("tensorrt_rtx", sources())
     assert report["problems"] == []
-    assert {"IBuilderConfig.set_compute_capability", "IProgressMonitor.phase_start"} <= set(report["touched"])
+    touched_names = set(report["touched"])
+    assert {"IBuilderConfig.set_compute_capability", "IProgressMonitor.phase_start"} <= touched_names
+    assert RUNTIME_NAMES <= touched_names
+    assert {
+        "EngineInvalidityDiagnostics",
+        "IExecutionContext.is_stream_capturable",
+        "IRuntimeConfig.set_runtime_cache",
+        "Runtime.get_engine_validity",
+    } <= touched_names
 
 
 def test_names_and_signatures_that_are_gone_are_found(bindings, tmp_path):
@@ -93,6 +118,7 @@ def test_names_and_signatures_that_are_gone_are_found(bindings, tmp_path):
         "config.set_timing_cache(b'')": "IBuilderConfig.set_timing_cache does not take 1 arguments",
         "config.set_timing_cache(b'', force=True)": "['force']",
         "trt.Runtime(log).deserialize_cuda_engine(b'').get_binding_name(0)": "no ICudaEngine.get_binding_name",
+        "context: trt.IExecutionContext = log\n context.enqueue_v3(1)": "there is no IExecutionContext.enqueue_v3",
         "class Log(trt.ILogger):\n  def log(self, text): pass": "ILogger calls no log with 2 arguments",
     }
     functions = (f"def build(trt, config: trt.IBuilderConfig, log):\n {code}\n" for code in wrong)

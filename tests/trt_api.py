@@ -93,6 +93,15 @@ class Checker(ast.NodeVisitor):
             else:
                 self.visit(target)
 
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
+        declared = self.infer(node.annotation)
+        found = Instance(declared.cls) if isinstance(declared, Class) else None
+        if node.value is not None:
+            found = found or self.infer(node.value)
+            self.infer(node.value)
+        if isinstance(node.target, ast.Name):
+            self.types[node.target.id] = found
+
     def visit_Attribute(self, node: ast.Attribute) -> None:
         self.infer(node)
 
