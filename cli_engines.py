@@ -93,6 +93,7 @@ def make(
     from .engine.words import word
     from .export.engines import MODELS, EngineMaker
     from .export.plan_cache import PlanCache
+    from .export.proof import prover_here
 
     wanted = [word(Precision, value.strip(), "precision") for value in precisions.split(",")]
     name = find_flavour() if flavour == "auto" else None if flavour == "none" else flavour
@@ -103,6 +104,7 @@ def make(
         plan_options=options,
         plans=PlanCache(notice=_say),
         report=_say,
+        prover=prover_here(),
     )
     rows = []
     for row in maker.rows(models or MODELS, wanted):
@@ -125,7 +127,7 @@ def _table(rows: Sequence[EngineRow]) -> str:
             row.agreement,
             str(len(row.kept)),
             row.plan,
-            f"{row.seconds:.1f}",
+            _seconds(row),
             f"{row.status}{': ' if row.why else ''}{row.why}",
         )
         for row in rows
@@ -135,6 +137,12 @@ def _table(rows: Sequence[EngineRow]) -> str:
         "  ".join([*(cell.ljust(width) for cell, width in zip(line, widths, strict=False)), line[-1]])
         for line in (heads, *lines)
     )
+
+
+def _seconds(row: EngineRow) -> str:
+    """Seconds of this call; where something was made in it, with what its steps took."""
+    steps = ", ".join(f"{step} {seconds:.1f}" for step, seconds in row.steps_s.items())
+    return f"{row.seconds:.1f} ({steps})" if row.status == "built" and steps else f"{row.seconds:.1f}"
 
 
 def _say(line: str) -> None:

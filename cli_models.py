@@ -111,21 +111,41 @@ def validate(
 @click.option("--hardware-compatibility", default="none", show_default=True, help="tensorrt: none, ... or ampere_plus.")
 @click.option("--version-compatible", is_flag=True, help="tensorrt: the plan also runs on later versions.")
 @click.option("--timing-cache", type=click.Path(path_type=Path), help="tensorrt: file that speeds up later builds.")
+@click.option("--reference", help="fp32 file to prove the plan against, where MODEL is a file at another precision.")
+@click.option("--images", multiple=True, help="Images to prove it on, where a GPU fits (default: the demo photos).")
 @click.option("--json", "as_json", is_flag=True, help="Print the plan's description as one JSON document on stdout.")
-def build(model: str, precision: str, out: Path | None, flavour: str, as_json: bool, **options: Any) -> None:
-    """Build a TensorRT plan of MODEL (an exported ONNX file, or a known name), or find it in the cache."""
+def build(
+    model: str,
+    precision: str,
+    out: Path | None,
+    flavour: str,
+    reference: str | None,
+    images: tuple[str, ...],
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Build a TensorRT plan of MODEL (an exported ONNX file, or a known name), or find it in the cache.
+
+    On a GPU that the plan is for it is run and compared with its fp32 reference; elsewhere it is built, not run.
+
+    \b
+    Exit status: 0 built or found, 4 no TensorRT, 5 the model or its plan was refused.
+    """
     from .engine.plans.check import copy_plan
     from .engine.plans.flavour import load_flavour
     from .engine.spec import Precision
     from .engine.words import word
     from .export.plan_cache import PlanCache
     from .export.plan_words import plan_options_from_words
+    from .export.proof import prove_here
     from .export.store import resolve_model
 
     onnx = resolve_model(model, precision=word(Precision, precision, "precision"), report=_say)
+    loaded = load_flavour(flavour)
     plan = PlanCache(notice=_say).get_or_build(
-        onnx, plan_options_from_words(**options), flavour=load_flavour(flavour), progress=_Throttled()
+        onnx, plan_options_from_words(**options), flavour=loaded, progress=_Throttled()
     )
+    plan = prove_here(plan, loaded, reference or model, list(images) or None, _say)
     _say(f"{'hit' if plan.hit else 'built'}: {plan.reason}")
     _say(f"{plan.path}: {plan.sidecar}")
     if out is not None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from .kept import spec_of
 from .options import RANDOM
 from .plan_cache import CachedPlan, PlanCache
 from .precision_store import PrecisionFile, precision_file
+from .proof import Prover
 from .session import read_model
 from .sources import DEMO_MODEL
 from .store import resolve_model
@@ -34,7 +35,11 @@ Report = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class EngineRow:
-    """One model at one precision. ``status`` is built, cached or refused; ``why`` the reason, empty where clear."""
+    """One model at one precision. ``status`` is built, cached or refused; ``why`` the reason, empty where clear.
+
+    ``seconds`` is what this call took; ``steps_s`` what making it took, now or when it was made: ``export`` (the fp32
+    file, only where it was made now), ``convert``, ``gate`` and ``plan``.
+    """
 
     model: str
     weights: str
@@ -45,7 +50,9 @@ class EngineRow:
     agreement: str = ""
     kept: tuple[str, ...] = ()
     plan: str = ""
+    plan_bytes: int = 0
     seconds: float = 0.0
+    steps_s: Mapping[str, float] = field(default_factory=dict)
     path: Path | None = None
 
     def to_json(self) -> dict[str, Any]:
@@ -59,24 +66,31 @@ class EngineRow:
             "agreement": self.agreement,
             "kept": list(self.kept),
             "plan": self.plan,
+            "plan_bytes": self.plan_bytes,
             "total_s": round(self.seconds, 2),
+            **{f"{step}_s": round(seconds, 2) for step, seconds in self.steps_s.items()},
             "path": str(self.path) if self.path else None,
         }
 
 
 @dataclass(frozen=True, slots=True)
 class EngineMaker:
-    """What is the same for all models: pictures, plan options, where there is a TensorRT flavour, and the caches."""
+    """What is the same for all models: pictures, plan options, where there is a TensorRT flavour, and the caches.
+
+    ``prover`` runs the plans that fit this machine's GPU; None where there is none.
+    """
 
     images: Input | Sequence[Input] | None
     flavour: Flavour | None
     plan_options: PlanOptions
     plans: PlanCache
     report: Report
+    prover: Prover | None = None
 
     def rows(self, models: Sequence[str], precisions: Sequence[Precision]) -> Iterator[EngineRow]:
         """One row for each model and precision, as each is done; an unusable model is rows too, not an end."""
         for model in models:
+            started = time.perf_counter()
             try:
                 fp32 = fp32_file(model, self.report)
                 spec = spec_of(read_model(fp32, weights=False), file=str(fp32))
@@ -84,10 +98,12 @@ class EngineMaker:
             except ModelError as error:
                 yield from (EngineRow(model, "", precision, "refused", str(error)) for precision in precisions)
                 continue
+            steps_s = {"export": time.perf_counter() - started}
             for precision in precisions:
-                started = time.perf_counter()
-                row = self._row(fp32, EngineRow(spec.name, spec.weights, precision, "refused"), pictures)
+                begun = EngineRow(spec.name, spec.weights, precision, "refused", steps_s=steps_s)
+                row = self._row(fp32, begun, pictures)
                 yield replace(row, seconds=time.perf_counter() - started)
+                steps_s, started = {}, time.perf_counter()
 
     def _row(self, fp32: Path, row: EngineRow, pictures: CalibrationSet) -> EngineRow:
         try:
@@ -103,18 +119,32 @@ class EngineMaker:
             agreement=file.found["agreement_text"],
             kept=tuple(file.found["kept"]),
             path=file.path,
+            steps_s={
+                **row.steps_s,
+                "convert": file.found["export_s"] - file.found["gate_s"],
+                "gate": file.found["gate_s"],
+            },
         )
-        return self._with_plan(row, file)
+        return self._with_plan(fp32, row, file, pictures)
 
-    def _with_plan(self, row: EngineRow, file: PrecisionFile) -> EngineRow:
+    def _with_plan(self, fp32: Path, row: EngineRow, file: PrecisionFile, pictures: CalibrationSet) -> EngineRow:
         if self.flavour is None:
             return replace(row, plan="no TensorRT flavour here")
         try:
             plan = self.plans.get_or_build(file.path, self.plan_options, flavour=self.flavour)
+            if self.prover is not None:
+                plan = self.prover.proven(plan, self.flavour, fp32, lambda: pictures)
         except VdaliError as error:
             return replace(row, plan="refused", why=str(error))
         status = row.status if plan.hit else "built"
-        return replace(row, status=status, plan=_plan_text(plan), why="" if plan.hit else plan.reason)
+        return replace(
+            row,
+            status=status,
+            plan=_plan_text(plan),
+            plan_bytes=plan.sidecar.plan_bytes,
+            steps_s={**row.steps_s, "plan": plan.sidecar.build_s},
+            why="" if plan.hit else plan.reason,
+        )
 
 
 def fp32_file(model: str, report: Report) -> Path:

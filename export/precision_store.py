@@ -22,7 +22,7 @@ from .kept import spec_of
 from .precision import export_precision
 from .session import read_model
 
-CONVERSION_VERSION = 1
+CONVERSION_VERSION = 2
 """Counts the changes of what a conversion writes: raised, it makes every cached file stale."""
 
 RECORD_SUFFIX = ".json"

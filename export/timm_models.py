@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ..engine.errors import ModelError, UsageError
 from ..engine.preprocess import Interpolation, Preprocess, ResizeMode
 from ..engine.spec import Task
+from .hub import check_weights_at_hand, offline_unless_reachable
 from .options import PRETRAINED, RANDOM, ExportOptions, changed_preprocess
 from .torch_model import TorchModel, downloaded, load_state, quiet, seeded, state_from, weights_note
 
@@ -58,9 +59,11 @@ def _build(name: str, options: ExportOptions, config: dict[str, Any], sizes: dic
     import timm
 
     if options.weights == PRETRAINED:
-        return downloaded(
-            lambda: timm.create_model(name, pretrained=True, **sizes), model=f"timm/{name}", host="huggingface.co"
-        )
+        with offline_unless_reachable():
+            check_weights_at_hand(f"timm/{name}", config.get("hf_hub_id"), config.get("hf_hub_filename"))
+            return downloaded(
+                lambda: timm.create_model(name, pretrained=True, **sizes), model=f"timm/{name}", host="huggingface.co"
+            )
     if options.weights == RANDOM:
         return seeded(lambda: timm.create_model(name, pretrained=False, **sizes), options.seed)
     path = Path(options.weights)
