@@ -6,6 +6,7 @@ stream; contexts on the same stream share it. Give the lanes of a GPU one stream
 
 from __future__ import annotations
 
+import ctypes
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,12 +24,21 @@ from ..slots import BufferSpec
 from ..spec import INPUT_NAME, OUTPUT_NAMES, ModelSpec, Precision
 from .buffers import HostCalls, check_batch
 from .content import model_content, model_spec
-from .onnxruntime import check_signature, session_options
+from .onnxruntime import CPU, check_signature, session_options
 
 CUDA = "CUDAExecutionProvider"
 
 MAX_BATCH = 1024
 """ONNX Runtime has no bound of its own; the GPU's memory has."""
+
+_FATAL = 4
+_ON_SHAPES = frozenset(
+    {
+        *("Shape", "Size", "ConstantOfShape", "Range"),
+        *("Concat", "Expand", "Gather", "Reshape", "Slice", "Squeeze", "Unsqueeze", "Where"),
+        *("Add", "Cast", "Div", "Equal", "Max", "Min", "Mul", "Sub"),
+    }
+)
 
 
 @dataclass(slots=True)
@@ -165,31 +175,61 @@ class OnnxRuntimeContext:
 
 
 def _session(path: Path, spec: ModelSpec, device: CudaDevice, stream: int) -> Any:
+    """Session on the CUDA provider and the cudaStream_t ``stream``, with no picture ever computed on the CPU."""
     import onnxruntime as ort
 
     options = session_options(1)
-    options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
+    options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
     provider = {
         "device_id": str(device.cuda.ordinal),
         "user_compute_stream": str(stream),
         "use_tf32": str(int(spec.precision is Precision.TF32)),
     }
+    ort.set_default_logger_severity(_FATAL)  # what it would print is in the messages below
     ort.preload_dlls()  # CUDA and cuDNN out of the nvidia wheels, which the loader does not search
     try:
         session = ort.InferenceSession(str(path), options, providers=[(CUDA, provider)])
     except Exception as error:  # its exceptions share no base but Exception
         raise _refusal(path, device, error) from error
     if session.get_providers()[0] != CUDA:
-        raise DeviceError(_cannot(device, f"it fell back to {session.get_providers()[0]}"))
+        raise DeviceError(_cannot(device, _why_not_loaded() or f"it fell back to {session.get_providers()[0]}"))
+    session.disable_fallback()
+    if left := operators_on_cpu(session):
+        raise DeviceError(_cannot(device, f"it has no kernel for {', '.join(left)} and would compute that on the CPU"))
     return session
+
+
+def operators_on_cpu(session: Any) -> list[str]:
+    """Operators that the session leaves to the CPU, save for those on shapes, which belong there: they come with the
+    first Shape of a graph, and move no picture.
+    """
+    on_cpu = {
+        node.op_type
+        for part in session.get_provider_graph_assignment_info()
+        if part.ep_name == CPU
+        for node in part.get_nodes()
+    }
+    return sorted(on_cpu - _ON_SHAPES)
 
 
 def _refusal(path: Path, device: CudaDevice, error: Exception) -> ModelError | DeviceError:
     """A file that no provider could load is the model's fault, all else the provider's."""
-    unusable = ("InvalidProtobuf", "InvalidGraph", "NoSuchFile")
-    if type(error).__name__ in unusable:
+    if type(error).__name__ in ("InvalidProtobuf", "InvalidGraph", "NoSuchFile"):
         return ModelError(f"ONNX Runtime cannot load {path}: {str(error).rstrip('.')}. Export the model again.")
     return DeviceError(_cannot(device, error))
+
+
+def _why_not_loaded() -> str:
+    """What the loader misses for the provider's library; empty when it misses nothing."""
+    import onnxruntime as ort
+
+    folder = Path(ort.__file__).parent / "capi"
+    try:
+        for library in ("libonnxruntime_providers_shared.so", "libonnxruntime_providers_cuda.so"):
+            ctypes.CDLL(str(folder / library), mode=ctypes.RTLD_GLOBAL)
+    except OSError as error:
+        return str(error)
+    return ""
 
 
 def _cannot(device: CudaDevice, reason: object) -> str:
