@@ -6,10 +6,12 @@ PIP := $(BIN)/pip --disable-pip-version-check install --quiet --constraint const
 SOURCES := $(shell git ls-files '*.py' 2>/dev/null)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint engines bench format clean
+.PHONY: help demo test lint engines bench gpu-check format clean
 MODELS ?= efficientnet_lite0 timm/mobilenetv3_small_100 timm/resnet50 timm/vit_small_patch16_224
 PRECISIONS ?= fp32,fp16,int8
 TARGETS ?=
+PARTS ?=
+GPU_JSON ?= gpu-check.json
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -33,6 +35,12 @@ engines: $(VENV)/engines.done  ## export MODELS at PRECISIONS, judge each on rea
 
 bench: $(VENV)/test.done  ## measure against a plain PyTorch loop, stage by stage
 	$(BIN)/python -m vdali.benchmarks
+
+# A machine without a GPU is told so by the standard library alone, before anything is installed.
+gpu-check:  ## on a machine with a GPU: prove and measure there what only a GPU can show (PARTS="torch dali": only these)
+	@$(PYTHON) benchmarks/gpu_check/driver.py
+	@$(BIN)/python -c 'import vdali' 2>/dev/null || $(MAKE) --no-print-directory $(VENV)/test.done
+	$(BIN)/python benchmarks/gpu_check/run.py $(foreach part,$(PARTS),--part $(part)) --json $(GPU_JSON)
 
 format: $(VENV)/test.done  ## rewrite the sources as the formatter wants them
 	$(BIN)/ruff format .

@@ -195,9 +195,11 @@ class _LaneWork:
 
     def finish(self, running: _Running, lease: Lease) -> Outcome:
         batch = running.batch
-        while (done := self._in_flight.popleft()) is not batch:
-            done.held.clear()  # a stop or an error has ended it half-way; it was ahead on every stream
-        batch.held.clear()
+        while self._in_flight:
+            done = self._in_flight.popleft()  # an earlier one was ended half-way, and was ahead on every stream
+            done.held.clear()
+            if done is batch:
+                break
         lost = [Failure.from_error(batch.decoded[row].id, error) for row, error in running.lost.items()]
         kept = [row for row in range(len(batch)) if row not in running.lost]
         outcome = Outcome(Rows((), {}), [])

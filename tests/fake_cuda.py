@@ -205,6 +205,10 @@ class FakeCudaRuntime:
         kind = kinds.cudaMemoryTypeDevice if on_device else kinds.cudaMemoryTypeUnregistered
         return SimpleNamespace(type=kind, device=0 if on_device else -2)
 
+    @faked
+    def cudaDeviceGetAttribute(self, attr: Any, device: int) -> int:
+        return self.attributes[attr.name]
+
     def cudaGetLastError(self) -> tuple[Any, ...]:
         status, self.last_error = self.lost or self.last_error, SUCCESS
         return (status,)
