@@ -10,17 +10,16 @@ import numpy as np
 import pytest
 import tensorrt_rtx as real
 from cuda.bindings import runtime as real_cuda
+from engine_lane import engine_lane
 from fake_plans import LARGEST, SIZE, Buffers, means, opened, pictures
 from fake_tensorrt import SCRATCH_BYTES, counted
 from trt_api import signatures_of
 from vdali.engine.backends.cuda_graph import CudaGraph
 from vdali.engine.backends.interface import DeviceEngine
 from vdali.engine.cuda_device import CudaDevice
-from vdali.engine.device import HostDevice
 from vdali.engine.errors import DeviceError, InferError
 from vdali.engine.scheduler import Scheduler
-from vdali.engine.slots import BufferSpec, allocate_slots
-from vdali.engine.stages import Lane, Role, Stage
+from vdali.engine.slots import BufferSpec
 
 
 def test_a_plan_is_an_engine_and_a_device_engine(engine, trt):
@@ -174,70 +173,14 @@ def test_a_batch_smaller_than_the_plan_takes_is_filled_up_with_what_lies_behind_
 
 
 def test_each_slot_has_a_context_and_scratch_of_its_own_so_batches_overlap(engine, trt, runtime):
-    lane = lane_of(engine, slots=3)
-    scheduler = Scheduler([lane], depth=5)
-    for number, got in enumerate(scheduler.run(range(80))):
-        pixels = pictures(1 + number % LARGEST, number)
-        assert np.array_equal(got, means(pixels)), number
+    batches = [pictures(1 + number % LARGEST, number) for number in range(80)]
+    scheduler = Scheduler([engine_lane(engine, slots=3, rows=LARGEST)], depth=5)
+    for number, got in enumerate(scheduler.run(batches)):
+        assert np.array_equal(got["embedding"], means(batches[number])), number
     scheduler.close()
     assert len({address for address, _ in trt.scratch}) == len(trt.scratch) == 3
     assert all(size >= SCRATCH_BYTES for _, size in trt.scratch)
     assert real.ExecutionContextAllocationStrategy.USER_MANAGED in trt.strategies
-
-
-def lane_of(engine, slots: int) -> Lane:
-    """Lane of batches of changing size: up, infer with early hand-back, down; poison wherever a buffer was read."""
-    device = engine.device
-    streams = {
-        role: (HostDevice() if role in (Role.READ, Role.FINISH) else device).new_stream(role.value) for role in Role
-    }
-    contexts = [engine.new_context(streams[Role.COMPUTE]) for _ in range(slots)]
-
-    def read(number, lease):
-        pixels = pictures(1 + number % LARGEST, number)
-        lease.buffers["host_in"][: len(pixels)] = pixels
-        return len(pixels)
-
-    def decode(rows, lease):
-        device.copy(lease.buffers["pixels"][:rows], lease.buffers["host_in"][:rows], stream=streams[Role.IN])
-        return rows
-
-    def infer(rows, lease):
-        contexts[lease.slot].enqueue(
-            lease.buffers["pixels"],
-            {"embedding": lease.buffers["embedding"]},
-            rows,
-            stream=streams[Role.COMPUTE],
-            consumed=lease.freed.get("pixels"),
-        )
-        return rows
-
-    def copy(rows, lease):
-        device.copy(lease.buffers["host_out"][:rows], lease.buffers["embedding"][:rows], stream=streams[Role.OUT])
-        return rows
-
-    def finish(rows, lease):
-        result = lease.buffers["host_out"][:rows].copy()
-        lease.buffers["host_out"].fill(np.nan)
-        return result
-
-    stages = (
-        Stage("read", Role.READ, read, takes=("host_in",)),
-        Stage("decode", Role.IN, decode, takes=("pixels",), frees=("host_in",)),
-        Stage("infer", Role.COMPUTE, infer, takes=("embedding",), frees=("pixels",)),
-        Stage("copy", Role.OUT, copy, takes=("host_out",), frees=("embedding",)),
-        Stage("finish", Role.FINISH, finish, frees=("host_out",)),
-    )
-    pixels = BufferSpec((LARGEST, *SIZE, 3), np.uint8)
-    (output,) = engine.output_specs(LARGEST).values()
-    specs = {
-        "host_in": BufferSpec(pixels.shape, np.uint8, pinned=True),
-        "pixels": pixels,
-        "embedding": output,
-        "host_out": BufferSpec(output.shape, output.dtype, pinned=True),
-    }
-    closes = tuple(context.close for context in contexts)
-    return Lane(streams, stages, allocate_slots(device, specs, slots), closes)
 
 
 def test_contexts_go_before_the_engine_and_that_before_the_runtime_and_no_memory_stays(trt, runtime, tmp_path):
