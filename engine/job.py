@@ -78,6 +78,8 @@ def run(options: RunOptions, *, on_progress: Callable[[Progress], None] | None =
         find_plan=options.find_plan,
         tensorrt=options.tensorrt,
     )
+    if loaded.fell_back and options.report is not None:
+        options.report(loaded.reason)
     with closing(loaded.engine):
         _check_precision(loaded, options)
         spec = loaded.engine.spec

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -22,10 +22,14 @@ E = TypeVar("E")
 
 @dataclass(frozen=True, slots=True)
 class LoadedEngine:
-    """An engine and why this one: ``reason`` is a sentence for people."""
+    """An engine and why this one: ``reason`` is a sentence for people.
+
+    ``fell_back``: it runs on the CPU although a GPU is here, which a long run should hear at its start.
+    """
 
     engine: Engine
     reason: str
+    fell_back: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +71,9 @@ def load_engine(
     except DeviceError as error:
         if device != "auto":
             raise
-        return _on_cpu(wanted, f"auto: {gpus.gpus[ordinal].name} is here but cannot be used. {error}")
+        return replace(
+            _on_cpu(wanted, f"auto: the CPU, since {gpus.gpus[ordinal].name} cannot be used. {error}"), fell_back=True
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,7 +59,7 @@ def _answers() -> Answers:
 
 
 def _verdict(checks: Sequence[Check], gpu: Answer) -> Verdict:
-    """What ``--device auto`` takes, as load_engine decides it: the first GPU that CUDA can use, else the CPU."""
+    """What ``--device auto`` takes, as load_engine decides it: the first GPU that works, else the CPU."""
     works = {
         check.name for check in checks if check.topic == "decoders" and check.status in {Status.OK, Status.WARNING}
     }
@@ -69,5 +69,5 @@ def _verdict(checks: Sequence[Check], gpu: Answer) -> Verdict:
     provider = next((check for check in checks if check.name == "CUDA provider"), None)
     if provider is None or provider.status is not Status.OK:
         found = "ONNX Runtime does not load" if provider is None else f"the CUDA provider: {provider.found}"
-        return Verdict("cuda:0", f"but a run stops there, {found}; use --device cpu", decoders)
+        return Verdict("cpu", f"{gpu.facts['gpus'][0]['name']} is here, but {found}", decoders)
     return Verdict("cuda:0", gpu.facts["gpus"][0]["name"], decoders)

@@ -102,7 +102,8 @@ def test_auto_on_a_gpu_that_cannot_be_used_takes_the_cpu_and_says_why(tmp_path, 
     plan.write_bytes(plan.read_bytes()[:-1] + b" ")
     loaded = load_engine(model, find_plan=lambda path, gpu: search(plan))
     assert loaded.engine.name == "onnxruntime:CPUExecutionProvider"
-    assert loaded.reason.startswith("auto: NVIDIA Played is here but cannot be used. ONNX Runtime cannot use its CUDA")
+    assert loaded.reason.startswith("auto: the CPU, since NVIDIA Played cannot be used. ONNX Runtime cannot use its C")
+    assert loaded.fell_back
     with pytest.raises(DeviceError, match=r"ONNX Runtime cannot use its CUDA provider on cuda:0"):
         load_engine(model, device="cuda", find_plan=lambda path, gpu: search(plan))
 
