@@ -54,7 +54,7 @@ def compare(
         Entrant(label, partial(make_system, SystemName(label.partition(":")[0]), path, options))
         for label, path in models.items()
     ]
-    gpu = None if options.device == "cpu" else int(options.device.rpartition(":")[2])
+    gpu = gpu_of(options.device)
     take_turns(entrants, files, rounds=rounds, say=say or _silent, gpu=gpu)
     ours = next(entrant for entrant in entrants if _is_ours(entrant.label))
     reference = _reference(entrants)
@@ -116,6 +116,11 @@ def device_of(device: str) -> str:
     if not re.fullmatch(r"cpu|cuda(:\d+)?", device):
         raise UsageError(f"No device '{device}'. Use auto, cpu, cuda or cuda:N.")
     return "cuda:0" if device == "cuda" else device
+
+
+def gpu_of(device: str) -> int | None:
+    """CUDA ordinal of what ``device_of`` gives, None for the CPU."""
+    return None if device == "cpu" else int(device.rpartition(":")[2])
 
 
 def _reference(entrants: Sequence[Entrant]) -> Entrant | None:

@@ -17,6 +17,9 @@ from ..engine.cpu import cpu_allowance
 from ..engine.decoders.interface import DecodeOptions
 from ..engine.decoders.make import DecoderName, make_decoder
 from ..engine.errors import UsageError
+from ..engine.job import environment
+from ..export.plan_search import find_plan
+from .compare import gpu_of
 from .report_words import number
 from .scenario_load import ScenarioName, Traffic, load_generator, run_trial
 from .scenario_search import BEYOND, CONFIRMATIONS, RateFound, largest_rate
@@ -83,6 +86,7 @@ def run_scenarios(
         results = [_RUN[name](subject, options, say) for name in names]
         return {
             "kind": "scenarios",
+            "environment": environment(gpu_of(options.device)),
             **subject.about,
             "verdict": "; ".join(result["declared"] for result in results),
             "results": results,
@@ -94,7 +98,7 @@ def run_scenarios(
 def _subject(model: Path, pictures: Sequence[bytes], options: ScenarioOptions, say: Say) -> Iterator[_Subject]:
     count = options.lanes or max(1, cpu_allowance().threads // options.threads)
     with ExitStack() as stack:
-        loaded = load_engine(model, device=options.device, threads=options.threads)
+        loaded = load_engine(model, device=options.device, threads=options.threads, find_plan=find_plan)
         engine = stack.enter_context(closing(loaded.engine))
         decoders = [
             stack.enter_context(

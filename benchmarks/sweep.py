@@ -15,8 +15,10 @@ from typing import Any, Protocol
 from ..engine.backends.content import model_content
 from ..engine.cpu import cpu_allowance, cpu_model, has_vnni
 from ..engine.errors import OutputError, VdaliError
+from ..engine.job import environment
 from ..engine.plans.files import locked
 from ..engine.version import __version__
+from .compare import gpu_of
 from .comparison import SystemRow
 from .sweep_file import SweepFile
 from .sweep_measure import CellTimer
@@ -70,12 +72,17 @@ def sweep(
         "cpu": f"{cpu_model() or platform.machine()}, {cpu_allowance().threads} usable",
         "vdali": __version__,
     }
-    output.parent.mkdir(parents=True, exist_ok=True)
+    _make_folder(output)
     lock = output.with_name(f"{output.name}.lock")
     with locked(lock) as held:
         if not held:
             raise OutputError(f"Another process sweeps into {output}. Wait for it, or choose another -o.")
-        about = {"model": models.spec.name, "weights": models.spec.weights, "task": models.spec.task.value}
+        about = {
+            "environment": environment(gpu_of(options.device)),
+            "model": models.spec.name,
+            "weights": models.spec.weights,
+            "task": models.spec.task.value,
+        }
         file = SweepFile(output, facts, more=about, retry_failures=retry_failures)
         if file.found:
             say(f"{output} has {file.found} points already: they are not measured again")
@@ -90,7 +97,7 @@ def _swept(
     options: SweepOptions, models: SweepModels, files: Sequence[Path], file: SweepFile, notes: Sequence[str], say: Say
 ) -> dict[str, Any]:
     lanes = options.lanes or max(1, cpu_allowance().threads // options.threads)
-    gpu = int(options.device.rpartition(":")[2]) if options.device != "cpu" else None
+    gpu = gpu_of(options.device)
     timer = CellTimer(files, lanes, options.rounds, options.seconds, gpu, say)
     sizes = options.resolutions or (models.size,)
     plan = SweepPlan(
@@ -141,14 +148,15 @@ def measure_series(plan: SweepPlan, contender: Contender, timer: CellTimer, file
             if before is not None and cell.error is None:
                 cell = replace(cell, gain=_gain(timer, maker, before, cell))
             rate = cell.rate or rate
-            file.add(cell, SeriesNote(series.keys, row.description, gate) if row.description else None)
+            system = row.description.partition(", micro-batch")[0]  # that is each cell's own
+            file.add(cell, SeriesNote(series.keys, system, gate) if system else None)
             say(_line(series, cell))
 
 
 def _cell(series: Series, batch_size: int, row: SystemRow) -> Cell:
     if row.throughput is None:
-        error = f"out of memory: {row.note}" if is_lack_of_memory(row.note) else row.note
-        return Cell(series.keys, batch_size, error=error)
+        is_plain = is_lack_of_memory(row.note) and "of memory" not in row.note
+        return Cell(series.keys, batch_size, error=f"out of memory: {row.note}" if is_plain else row.note)
     return Cell(
         series.keys,
         batch_size,
@@ -213,6 +221,13 @@ def _attention_at(path: Path, say: Say) -> Attention | None:
     except Exception as error:  # onnx and protobuf share no base; the sweep stands without these numbers
         say(f"The attention of {path.name} could not be counted: {' '.join(str(error).split())}")
         return None
+
+
+def _make_folder(output: Path) -> None:
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OutputError(f"Cannot write {output}: {error.strerror}. Choose another file.") from error
 
 
 def _has_int8() -> bool:

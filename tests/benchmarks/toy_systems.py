@@ -78,7 +78,7 @@ def says_it_is_missing(files: Sequence[Path]) -> Counting:
 
 
 class Batched(Counting):
-    """System that sleeps so long that its images/s double with the batch up to 4, then fall; at ``most``: memory ends."""
+    """System that sleeps so that its images/s double with the batch up to 4, then fall; at ``most`` memory ends."""
 
     def __init__(self, batch_size: int, most: int | None, files: Sequence[Path]) -> None:
         super().__init__(files)
