@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
+import vdali
+from commands import failed_ids_of, ids_of, vectors_of
 from conftest import gpus
 from fake_plans import GPU, SIZE, means, pictures, sidecar_of
-from fake_tensorrt import FakeTensorRT, plan_bytes
+from fake_tensorrt import FakeTensorRT, counted, plan_bytes
 from models import mean_colour_model, tiny_classifier
-from vdali.engine import cuda_device
+from pictures import write_numbered
+from vdali.engine import cuda_device, job
 from vdali.engine.backends import load
 from vdali.engine.backends.content import model_content
 from vdali.engine.backends.load import PlanSearch, load_engine
@@ -34,9 +38,9 @@ def played_gpu(runtime, monkeypatch) -> FakeTensorRT:
     if gpus().count:
         pytest.skip("this machine has a GPU, on which the CUDA provider works")
     trt = FakeTensorRT(runtime)
-    device = cuda_device.CudaDevice
-    monkeypatch.setattr(load, "probe_gpu", lambda: GpuProbe(gpus=(GPU,), driver="580.82"))
-    monkeypatch.setattr(cuda_device, "CudaDevice", lambda ordinal: device(ordinal, runtime=runtime))
+    for module in (load, job):
+        monkeypatch.setattr(module, "probe_gpu", lambda: GpuProbe(gpus=(GPU,), driver="580.82"))
+    monkeypatch.setattr(cuda_device, "_real_runtime", lambda ordinal: runtime)
     monkeypatch.setattr(flavour, "load_flavour", lambda name: trt.flavour)
     return trt
 
@@ -139,3 +143,24 @@ def test_external_weights_are_found_next_to_the_model_and_never_in_the_working_d
     (home / "w.bin").unlink()
     with pytest.raises(ModelError, match=r"w\.bin"):
         load_engine(path, device="cpu")
+
+
+@pytest.mark.parametrize("options", [{}, {"cuda_graphs": True, "lanes": 2}])
+def test_a_whole_run_on_a_plan_gives_the_rows_of_the_cpu(tmp_path, model, played_gpu, options):
+    """Files to part files through the lanes of a GPU, with pictures that fail and a last batch that is not full."""
+    write_numbered(tmp_path / "in", 61, bad=frozenset({7, 30}))
+    plan = write_plan(tmp_path / "given.plan", played_gpu)
+    common = {"decoder": "turbo", "batch_size": 2 if options else 8}
+    on_cpu = vdali.run(tmp_path / "in", out=tmp_path / "cpu", model=model, device="cpu", **common)
+    on_plan = vdali.run(tmp_path / "in", out=tmp_path / "plan", model=plan, **common, **options)
+    assert on_plan.used.engine == "tensorrt:11.4.0.106"
+    assert (on_plan.rows_total, on_plan.failures_total) == (on_cpu.rows_total, on_cpu.failures_total) == (59, 2)
+    assert ids_of(tmp_path / "plan") == ids_of(tmp_path / "cpu")
+    assert failed_ids_of(tmp_path / "plan") == failed_ids_of(tmp_path / "cpu")
+    found, wanted = vectors_of(tmp_path / "plan"), vectors_of(tmp_path / "cpu")
+    for name, vector in wanted.items():
+        assert np.allclose(found[name], vector, atol=1e-3), name
+    gc.collect()
+    assert not any(counted(played_gpu.trace).values())
+    assert played_gpu.cuda.memory == {}
+    assert (played_gpu.cuda.launches > 0) == bool(options)
