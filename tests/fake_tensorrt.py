@@ -232,6 +232,7 @@ class FakeExecutionContext(_Traced):
         return self._trt.agrees("set_tensor_address")
 
     def set_input_consumed_event(self, event: int) -> bool:
+        assert event, "what TensorRT makes of none is not written anywhere"
         self._consumed = event
         return self._trt.agrees("set_input_consumed_event")
 

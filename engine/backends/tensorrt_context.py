@@ -43,6 +43,8 @@ class TensorRTContext:
         self._plan = plan
         self._device = device
         self._stream = stream_handle(stream)
+        self._spare: CudaEvent | None = None
+        self._has_event = False
         self._scratch: Buffer | None = device.allocate((plan.scratch_bytes,), "uint8")
         try:
             self._context: Any = _with_scratch(plan, self._scratch)
@@ -71,10 +73,21 @@ class TensorRTContext:
         key = BatchKey((rows, *tensors.pixels.shape[1:]), addresses)
         if self.graphs is not None and self.graphs.start(key, handle):
             return
-        assert consumed is None or isinstance(consumed, CudaEvent), "an event of the engine's device"
-        _start(self._plan, self._device, self._context, key, handle, event=consumed.handle if consumed else 0)
+        _start(self._plan, self._device, self._context, key, handle, event=self._event(consumed))
         if consumed is not None:
             consumed.mark()
+
+    def _event(self, consumed: Event | None) -> int | None:
+        """Handle of the event that TensorRT shall record. It goes on with the last one that it was given, which
+        belongs to somebody else by then, so a batch that wants none gets a spare one.
+        """
+        if consumed is None:
+            if not self._has_event:
+                return None
+            consumed = self._spare = self._spare or CudaEvent(self._device.cuda)
+        assert isinstance(consumed, CudaEvent), "an event of the engine's device"
+        self._has_event = True
+        return consumed.handle
 
     def _filled_up(self, rows: int, pixels: Buffer, outputs: Mapping[str, Buffer]) -> int:
         """Rows to run. Raises InferError where the buffers end before the plan's smallest batch."""
@@ -128,7 +141,7 @@ class BatchGraphs:
             return False
         if key not in self._contexts:
             context = _with_scratch(self._plan, self._scratch)
-            _start(self._plan, self._device, context, key, stream, event=0)
+            _start(self._plan, self._device, context, key, stream, event=None)
             self._contexts[key] = context
             return True
         return self._capture(key, stream)
@@ -172,9 +185,15 @@ def _with_scratch(plan: LoadedPlan, scratch: Buffer) -> trt.IExecutionContext:
 
 
 def _start(
-    plan: LoadedPlan, device: CudaDevice, context: trt.IExecutionContext, key: BatchKey, stream: int, *, event: int
+    plan: LoadedPlan,
+    device: CudaDevice,
+    context: trt.IExecutionContext,
+    key: BatchKey,
+    stream: int,
+    *,
+    event: int | None,
 ) -> None:
-    """Shape before addresses before the call that starts the work; ``event`` 0 forgets that of the batch before."""
+    """Shape before addresses before the call that starts the work."""
     try:
         if not context.set_input_shape(INPUT_NAME, key.shape):
             raise _refusal(plan, key, "the shape")
@@ -183,7 +202,7 @@ def _start(
         for name, address in key.addresses:
             if not context.set_tensor_address(name, address):
                 raise _refusal(plan, key, f"the address of '{name}'")
-        if not context.set_input_consumed_event(event):
+        if event is not None and not context.set_input_consumed_event(event):
             raise _refusal(plan, key, "the event")
         _execute(plan, context, key, stream)
     except InferError:

@@ -6,6 +6,7 @@ module ``rtx``.
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -53,6 +54,7 @@ class LoadedPlan:
 
     def __init__(self, path: Path, flavour: Flavour, spec: ModelSpec, *, host_code: bool) -> None:
         self.flavour = flavour
+        self._making = threading.Lock()
         self._runtime = _runtime(flavour, host_code=host_code)
         with flavour.log.slice():
             self._engine = _deserialize(flavour, self._runtime, path)
@@ -63,7 +65,8 @@ class LoadedPlan:
 
     def new_execution_context(self) -> Any:
         """A trt.IExecutionContext with no scratch yet. Raises DeviceError when TensorRT cannot make one."""
-        return _new_execution_context(self.flavour, self._engine, self._config)
+        with self._making:  # different threads may use different contexts, but not make two at once
+            return _new_execution_context(self.flavour, self._engine, self._config)
 
     def close(self) -> None:
         """Let go of the engine, then of the runtime; every execution context is gone before."""

@@ -90,7 +90,7 @@ def test_the_event_of_a_batch_is_not_recorded_by_the_next_one(engine, stream, ru
 def test_shapes_come_before_addresses_and_these_before_the_start(engine, stream, trt):
     context, buffers = engine.new_context(stream), Buffers(engine, stream)
     trt.calls.clear()
-    buffers.start(context, 2)
+    buffers.start(context, 2, stream.new_event())
     stream.synchronize()
     assert trt.calls == [
         "set_input_shape",
