@@ -59,6 +59,7 @@ class FakeCudaRuntime:
         self.queues: dict[int, int] = {}
         self.pools: set[int] = set()
         self.copies = 0
+        self.attributes = {"cudaDevAttrComputeCapabilityMajor": 9, "cudaDevAttrComputeCapabilityMinor": 0}
         self.launches = 0
         self.captures: dict[int, list[Any]] = {}
         self.graphs: dict[int, list[Any]] = {}
@@ -197,6 +198,11 @@ class FakeCudaRuntime:
     @faked
     def cudaGraphDestroy(self, graph: int) -> None:
         del self.graphs[graph]
+
+    @faked
+    def cudaMemcpy(self, dst: int, src: int, count: int, kind: Any) -> None:
+        assert kind == real.cudaMemcpyKind.cudaMemcpyDefault
+        self._copy(dst, src, count)
 
     @faked
     def cudaPointerGetAttributes(self, ptr: int) -> Any:
