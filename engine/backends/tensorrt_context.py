@@ -15,7 +15,7 @@ from ..errors import DeviceError, InferError
 from ..spec import INPUT_NAME
 from .buffers import check_batch
 from .cuda_graph import CudaGraph
-from .tensorrt_plan import LoadedPlan
+from .tensorrt_plan import LoadedPlan, missing_shapes
 
 if TYPE_CHECKING:
     import tensorrt as trt
@@ -140,10 +140,7 @@ class BatchGraphs:
         if self.problem or (key not in self._contexts and not self._is_worth_one(key)):
             return False
         if key not in self._contexts:
-            context = _with_scratch(self._plan, self._scratch)
-            _start(self._plan, self._device, context, key, stream, event=None)
-            self._contexts[key] = context
-            return True
+            return self._run_before_capture(key, stream)
         return self._capture(key, stream)
 
     def close(self) -> None:
@@ -162,6 +159,16 @@ class BatchGraphs:
             self._seen.clear()
         return self._seen[key] > 1
 
+    def _run_before_capture(self, key: BatchKey, stream: int) -> bool:
+        try:
+            context = _with_scratch(self._plan, self._scratch)
+        except DeviceError as error:  # there is no room for what only saves time
+            self._give_up(str(error))
+            return False
+        _start(self._plan, self._device, context, key, stream, event=None)
+        self._contexts[key] = context
+        return True
+
     def _capture(self, key: BatchKey, stream: int) -> bool:
         context = self._contexts[key]
         if self._plan.flavour.is_rtx and not _is_capturable(context, stream):
@@ -170,12 +177,15 @@ class BatchGraphs:
         try:
             graph = CudaGraph(self._device.cuda, stream, lambda: _execute(self._plan, context, key, stream))
         except (InferError, DeviceError) as error:
-            self._device.cuda.check_alive("Capturing a CUDA graph")
-            self.problem = str(error)
+            self._give_up(str(error))
             return False
         self._graphs[key] = graph
         graph.launch(stream)
         return True
+
+    def _give_up(self, problem: str) -> None:
+        self._device.cuda.check_alive("Capturing a CUDA graph")
+        self.problem = problem
 
 
 def _with_scratch(plan: LoadedPlan, scratch: Buffer) -> trt.IExecutionContext:
@@ -197,7 +207,7 @@ def _start(
     try:
         if not context.set_input_shape(INPUT_NAME, key.shape):
             raise _refusal(plan, key, "the shape")
-        if missing := context.infer_shapes():
+        if missing := missing_shapes(context):
             raise _refusal(plan, key, f"the shapes of {missing}")
         for name, address in key.addresses:
             if not context.set_tensor_address(name, address):

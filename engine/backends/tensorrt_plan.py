@@ -47,7 +47,7 @@ class PlanTensors:
 
 
 class LoadedPlan:
-    """Runtime and engine of a plan; ``path`` only names it. The GPU has to be the calling thread's current one.
+    """Runtime and engine of the plan at ``path``. The GPU has to be the calling thread's current one.
 
     Raises ModelError when TensorRT refuses the plan, or its tensors are not those of ``spec``.
     """
@@ -87,7 +87,10 @@ def _runtime(flavour: Flavour, *, host_code: bool) -> trt.Runtime:
 
 
 def _deserialize(flavour: Flavour, runtime: trt.Runtime, path: Path) -> trt.ICudaEngine:
-    data = path.read_bytes()
+    try:
+        data = path.read_bytes()
+    except OSError as error:  # it was whole a moment ago
+        raise ModelError(f"Cannot read the plan {path}: {error.strerror or error}. Build it again.") from error
     problem = _unfit_for_rtx(flavour.trt, runtime, data) if flavour.is_rtx else ""
     engine = None if problem else runtime.deserialize_cuda_engine(data)
     if engine is None:
@@ -156,7 +159,7 @@ def _tensors(
     smallest, _, largest = (tuple(shape) for shape in engine.get_tensor_profile_shape(INPUT_NAME, 0))
     if engine.get_tensor_dtype(INPUT_NAME) != trt.DataType.UINT8 or largest[1:] != (*spec.preprocess.size, 3):
         raise _misfit(path, f"takes {engine.get_tensor_dtype(INPUT_NAME).name} {list(largest)}", spec)
-    if not context.set_input_shape(INPUT_NAME, largest) or context.infer_shapes():
+    if not context.set_input_shape(INPUT_NAME, largest) or missing_shapes(context):
         raise _misfit(path, f"refuses its own largest batch {list(largest)}", spec)
     types = {np.float32: trt.DataType.FLOAT, np.int64: trt.DataType.INT64, np.uint8: trt.DataType.UINT8}
     found = {}
@@ -168,6 +171,14 @@ def _tensors(
             raise _misfit(path, f"gives '{name}' as {dtype.name} {list(shape)}{place}", spec)
         found[name] = BufferSpec(shape, _DTYPES[name])
     return PlanTensors(smallest[0], BufferSpec(largest, np.uint8), found)
+
+
+def missing_shapes(context: trt.IExecutionContext) -> list[str]:
+    """What keeps the outputs' shapes from being known: names of tensors, or TensorRT's words."""
+    try:
+        return list(context.infer_shapes())
+    except RuntimeError as error:
+        return [str(error)]
 
 
 def _misfit(path: Path, found: str, spec: ModelSpec) -> ModelError:

@@ -129,6 +129,18 @@ def test_whatever_tensorrt_refuses_is_an_infer_error_in_its_words(engine, stream
     buffers.close()
 
 
+def test_shapes_that_tensorrt_cannot_infer_are_an_infer_error(engine, stream, trt, monkeypatch):
+    def infer_shapes(self):
+        raise RuntimeError("infer_shapes error code: -1")
+
+    context, buffers = engine.new_context(stream), Buffers(engine, stream)
+    monkeypatch.setattr(fake_tensorrt.FakeExecutionContext, "infer_shapes", infer_shapes)
+    with pytest.raises(InferError, match="infer_shapes error code: -1"):
+        buffers.start(context, 2)
+    context.close()
+    buffers.close()
+
+
 def test_a_gpu_that_tensorrt_has_lost_is_a_device_error_and_no_failure_of_a_sample(engine, stream, trt, runtime):
     context, buffers = engine.new_context(stream), Buffers(engine, stream)
     trt.refuses["execute_async_v3"] = "CUDA error"

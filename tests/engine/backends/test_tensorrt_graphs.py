@@ -117,6 +117,16 @@ def test_work_that_cannot_be_captured_runs_as_before_and_the_reason_is_kept(grap
     assert ("captured" in context.graphs.problem) or (function in context.graphs.problem)
 
 
+def test_without_room_for_a_graphs_context_batches_run_as_before(graphs, trt, runtime):
+    context, buffers = graphs
+    check(context, buffers, LARGEST, 0)
+    trt.refuses["create_execution_context"] = "out of memory"
+    for seed in range(1, 5):
+        check(context, buffers, LARGEST, seed)
+    assert runtime.launches == 0
+    assert "one more execution context: out of memory" in context.graphs.problem
+
+
 def test_a_gpu_that_is_lost_in_a_capture_is_an_error_and_closing_hides_nothing(trt, runtime, tmp_path):
     engine = opened(trt, runtime, tmp_path, options=WITH_GRAPHS)
     stream = engine.device.new_stream("stream")

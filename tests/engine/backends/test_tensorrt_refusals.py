@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorrt_rtx as real
 from fake_plans import GPU, opened, pictures
-from fake_tensorrt import counted
+from fake_tensorrt import FakeTensorRT, counted
 from vdali.engine.backends.tensorrt import TensorRTOptions
 from vdali.engine.errors import DeviceError, ModelError
 from vdali.engine.spec import Task
@@ -55,6 +55,12 @@ def test_a_plan_that_tensorrt_refuses_is_told_in_its_words_and_leaves_nothing_be
         opened(trt, runtime, tmp_path)
     assert not any(counted(trt.trace).values())
     assert runtime.memory == {}
+
+
+def test_a_plan_that_goes_away_while_it_is_loaded_is_a_model_error(trt, runtime, tmp_path, monkeypatch):
+    monkeypatch.setattr(FakeTensorRT, "Runtime", lambda self, logger: (tmp_path / "model.plan").unlink())
+    with pytest.raises(ModelError, match=r"Cannot read the plan .*: No such file or directory"):
+        opened(trt, runtime, tmp_path)
 
 
 def test_a_runtime_that_cannot_be_had_is_a_device_error(trt, runtime, tmp_path):
