@@ -24,7 +24,7 @@ from .sweep_file import SweepFile
 from .sweep_measure import CellTimer
 from .sweep_model import LEAST_GAIN, Cell, Gate, Series, SeriesNote, SweepOptions, text_of_size
 from .sweep_models import SweepModels
-from .sweep_rules import end_of, is_lack_of_memory, plateau_of, recommend
+from .sweep_rules import crowding, end_of, is_lack_of_memory, plateau_of, recommend
 from .sweep_system import cell_maker
 from .sweep_tokens import Attention, attention_of
 from .systems.interface import MakeSystem
@@ -111,6 +111,9 @@ def _swept(
         text_of_size(models.size),
     )
     measure_series(plan, partial(_contender, options, models), timer, file, say)
+    if gpu is None:
+        cells = [cell for series in plan.series for cell in file.cells_of(series)]
+        notes = [*notes, *filter(None, [crowding(cells, min(lanes * options.threads, cpu_allowance().threads))])]
     return conclude(plan, file, _attention(models, sizes, say), notes, vnni=gpu is not None or _has_int8())
 
 

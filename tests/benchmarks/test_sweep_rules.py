@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from vdali.benchmarks.measure import Spread
 from vdali.benchmarks.sweep_model import Cell, Gate, Series, SeriesNote, SweepOptions, size_from_text
-from vdali.benchmarks.sweep_rules import End, best_of, end_of, plateau_of, recommend
+from vdali.benchmarks.sweep_rules import End, best_of, crowding, end_of, plateau_of, recommend
 from vdali.engine.decoders.make import DecoderName
 from vdali.engine.errors import UsageError
 from vdali.engine.spec import Precision
@@ -114,6 +114,16 @@ def test_where_memory_or_the_sweep_ended_the_reason_says_so():
 def test_nothing_is_recommended_where_nothing_was_measured():
     assert chosen(series(error="no such decoder")) is None
     assert recommend([], {}, resolution="224x224", vnni=True) is None
+
+
+def test_points_that_did_not_get_their_cpus_are_told():
+    def with_cpu(rate: float, cpu_ms: float) -> Cell:
+        return Cell(("fp32", "8x8", "turbo"), 1, Spread(rate, rate, rate), cpu_ms=Spread(cpu_ms, cpu_ms, cpu_ms))
+
+    quiet = [with_cpu(100, 19), with_cpu(50, 30)]
+    assert crowding(quiet, 2) == ""
+    assert crowding([], 2) == ""
+    assert crowding([*quiet, with_cpu(100, 4)], 2).startswith("the points had 20 to 95 % of their 2 CPUs")
 
 
 def test_cells_come_back_from_json_as_they_were():
