@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from concurrent.futures import ThreadPoolExecutor
 
 from ..cuda_device import CudaDevice
@@ -12,6 +13,7 @@ from .host_decoders import HostDecoders, UploadingDecoder
 from .interface import DecodeOptions, Decoder
 from .make import DecoderName, make_decoder
 
+_LOG = logging.getLogger(__name__)
 _ON_THE_GPU = (DecoderName.AUTO, DecoderName.DALI)
 
 
@@ -27,8 +29,8 @@ def make_device_decoder(
 ) -> DeviceDecoder:
     """Decoder for one lane of ``device``; ``max_batch`` is the most samples of a call, ``threads`` the host's share.
 
-    ``auto`` is DALI on the GPU where it is installed, else turbo on the host. Raises DeviceError when what was asked
-    for cannot be loaded or the GPU refuses it.
+    ``auto`` is DALI on the GPU where that works, else turbo on the host, with a warning that says why. Raises
+    DeviceError when what was asked for cannot be loaded or the GPU refuses it.
     """
     fallback = name if name not in _ON_THE_GPU else DecoderName.TURBO
 
@@ -39,30 +41,32 @@ def make_device_decoder(
     if name not in _ON_THE_GPU:
         return UploadingDecoder(host, device)
     try:
-        from .dali import built_graph
-    except ImportError as error:
-        if name is DecoderName.AUTO:
-            return UploadingDecoder(host, device)
-        raise DeviceError(
-            f"Decoder 'dali' cannot be loaded: {error}. Install nvidia-dali-cuda120, or take another decoder (turbo, "
-            "pillow)."
-        ) from error
+        return _dali(spec, options, device, host, max_batch=max_batch, threads=threads)
+    except (ImportError, RuntimeError) as error:
+        reason = " ".join(str(error).split()).rstrip(".")
+        if name is DecoderName.DALI:
+            raise DeviceError(
+                f"Decoder 'dali' cannot use {device.name}: {reason}. Use --decoder turbo, or run `vdali doctor`."
+            ) from error
+    _LOG.warning("DALI cannot use %s: %s. The host decodes instead (turbo).", device.name, reason)
+    return UploadingDecoder(host, device)
+
+
+def _dali(
+    spec: Preprocess, options: DecodeOptions, device: CudaDevice, host: HostDecoders, *, max_batch: int, threads: int
+) -> DeviceDecoder:
+    """Raises ImportError without DALI, and RuntimeError where it cannot use the GPU."""
+    from .dali import built_graph
     from .dali_gpu import DaliGpuDecoder
     from .picture_check import PictureCheck
 
     ordinal = device.cuda.ordinal
-    try:
-        return DaliGpuDecoder(
-            spec,
-            options,
-            device,
-            host,
-            max_batch=max_batch,
-            new_pipeline=lambda: built_graph("mixed", spec, max_batch=max_batch, threads=threads, ordinal=ordinal),
-            check=PictureCheck(ordinal),
-        )
-    except RuntimeError as error:
-        reason = " ".join(str(error).split()).rstrip(".")
-        raise DeviceError(
-            f"DALI cannot use {device.name}: {reason}. Use --decoder turbo, or run `vdali doctor`."
-        ) from error
+    return DaliGpuDecoder(
+        spec,
+        options,
+        device,
+        host,
+        max_batch=max_batch,
+        new_pipeline=lambda: built_graph("mixed", spec, max_batch=max_batch, threads=threads, ordinal=ordinal),
+        check=PictureCheck(ordinal),
+    )

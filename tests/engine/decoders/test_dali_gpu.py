@@ -329,11 +329,27 @@ def test_decoders_of_the_host_alone_serve_a_gpu_too(device, runtime, pool, gpu):
     decoder.close()
 
 
-def test_dali_that_finds_no_gpu_is_a_plain_error(device, pool):
+@pytest.fixture
+def no_gpu() -> None:
     if probe_gpu().count:
         pytest.skip("this machine has a GPU")
-    with pytest.raises(DeviceError, match=r"^DALI cannot use cuda:0: .*Use --decoder turbo, or run `vdali doctor`\.$"):
+
+
+def test_dali_that_finds_no_gpu_is_a_plain_error(no_gpu, device, pool):
+    """The real pipeline for a GPU is built here, and DALI's own refusal is what is told."""
+    with pytest.raises(
+        DeviceError, match=r"^Decoder 'dali' cannot use cuda:0: .*Use --decoder turbo, or run `vdali doctor`\.$"
+    ):
         make_device_decoder(DecoderName.DALI, SPEC, DecodeOptions(), device, pool, max_batch=BATCH, threads=1)
+
+
+def test_where_dali_cannot_be_had_auto_takes_the_host_and_says_why(no_gpu, device, pool, gpu, caplog):
+    decoder = make_device_decoder(DecoderName.AUTO, SPEC, DecodeOptions(), device, pool, max_batch=BATCH, threads=2)
+    assert decoder.name == "turbo"
+    assert "DALI cannot use cuda:0: " in caplog.text
+    batch, _ = gpu.decode(whole(3), decoder)
+    assert [decoded.decoder for decoded in batch.decoded] == ["turbo"] * 3
+    decoder.close()
 
 
 def test_a_spec_without_the_exif_rule_or_with_padding_feeds_what_its_graph_reads(device, runtime, pool):
