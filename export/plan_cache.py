@@ -18,9 +18,7 @@ from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
 
-import onnx
-
-from ..engine.backends.content import model_content
+from ..engine.backends.content import model_content, model_spec
 from ..engine.errors import ModelError, UsageError
 from ..engine.gpu_probe import probe_gpu
 from ..engine.plans.files import LOCK_SUFFIX, TEMPORARY_SUFFIX, locked, write_atomically
@@ -28,7 +26,7 @@ from ..engine.plans.flavour import Flavour
 from ..engine.plans.key import CONTENT_CHANGED, DIGEST_LETTERS, PlanKey, differences, plan_key, spec_differences
 from ..engine.plans.options import PlanOptions, check_options
 from ..engine.plans.sidecar import PLAN_SUFFIX, PlanSidecar, read_sidecar, read_whole, sidecar_path
-from ..engine.spec import METADATA_KEY, ModelSpec, Precision
+from ..engine.spec import ModelSpec, Precision
 from ..kernels.cache import cache_folder
 from .plan import BuiltPlan, build_plan
 from .plan_progress import OnProgress
@@ -132,20 +130,12 @@ class PlanCache:
 
 def _request(model: Path, options: PlanOptions, flavour: Flavour, progress: OnProgress | None) -> _Request:
     content = model_content(model)
-    spec = _spec_of(model)
+    spec = model_spec(model)
     options = replace(options, tf32=_settled_tf32(options, spec.precision))
     gpus = probe_gpu()
     check_options(options, flavour, gpus)
     key = plan_key(content, spec.precision, options, flavour, gpus)
     return _Request(model, options, flavour, spec, key, progress)
-
-
-def _spec_of(model: Path) -> ModelSpec:
-    properties = onnx.load(model, load_external_data=False).metadata_props
-    text = next((entry.value for entry in properties if entry.key == METADATA_KEY), None)
-    if text is None:
-        raise ModelError(f"{model} has no vdali metadata. Export it first: vdali export {model} --task ...")
-    return ModelSpec.loads(text, file=str(model))
 
 
 def _settled_tf32(options: PlanOptions, precision: Precision) -> bool:
