@@ -6,7 +6,7 @@ PIP := $(BIN)/pip --disable-pip-version-check install --quiet --constraint const
 SOURCES := $(shell git ls-files '*.py' 2>/dev/null)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint engines bench gpu-check format clean
+.PHONY: help demo test browser lint engines bench gpu-check format clean
 MODELS ?= efficientnet_lite0 timm/mobilenetv3_small_100 timm/resnet50 timm/vit_small_patch16_224
 PRECISIONS ?= fp32,fp16,int8
 TARGETS ?=
@@ -20,8 +20,18 @@ demo: $(VENV)/demo.done  ## install, then label real photos with a trained model
 	rm -rf demo-out
 	$(BIN)/vdali run --precision fp32 --output demo-out
 
-test: $(VENV)/test.done  ## install the test extras and run every test
+test: $(VENV)/test.done browser  ## install the test extras and run every test
 	$(BIN)/python -m pytest
+
+# The report is looked at in a browser too. That test is skipped, visibly, where none can be had.
+browser:
+	@command -v chromium || command -v chromium-browser || command -v google-chrome || { \
+		if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+			echo "No Chromium for the tests of the report: apt-get installs Debian's."; \
+			timeout 60 apt-get update -qq; \
+			DEBIAN_FRONTEND=noninteractive timeout 300 apt-get install -y -qq --no-install-recommends chromium; \
+		fi >&2; \
+		command -v chromium || echo "No Chromium can be had here: the report's tests in a browser are skipped." >&2; }
 
 lint: $(VENV)/test.done  ## format check, lint, types, import rules
 	$(BIN)/ruff format --check .
@@ -33,8 +43,9 @@ lint: $(VENV)/test.done  ## format check, lint, types, import rules
 engines: $(VENV)/engines.done  ## export MODELS at PRECISIONS, judge each on real pictures, build TensorRT plans
 	$(BIN)/vdali engines make $(MODELS) --precisions $(PRECISIONS) $(if $(TARGETS),--target $(TARGETS)) $(if $(IMAGES),--images $(IMAGES))
 
-bench: $(VENV)/test.done  ## measure against a plain PyTorch loop, stage by stage
-	$(BIN)/python -m vdali.benchmarks
+bench: $(VENV)/test.done  ## measure against PyTorch, loaders, stages, bad pictures; LARGE=FOLDER of photos adds large ones
+	$(BIN)/python -m vdali.benchmarks $(if $(LARGE),--large $(LARGE))
+	$(BIN)/vdali report bench-out/bench.json --output bench-out/report.html
 
 # A machine without a GPU is told so by the standard library alone, before anything is installed.
 gpu-check:  ## on a machine with a GPU: prove and measure there what only a GPU can show (PARTS="torch dali": only these)

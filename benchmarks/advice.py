@@ -1,19 +1,16 @@
-"""``python -m vdali.benchmarks.advice``: does the first advice of a diagnosis give what it promises?
+"""Does the first advice of a diagnosis give what it promises?
 
 Each case is diagnosed, its first advice followed, and the whole run measured before and after in alternating rounds.
 """
 
 from __future__ import annotations
 
-import json
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-
-import click
 
 from ..engine.backends.load import load_engine
 from ..engine.decoders.interface import DecodeMode, DecodeOptions
@@ -23,35 +20,34 @@ from ..engine.diagnosis_whole import Whole, measure_whole
 from ..engine.lanes import LaneOptions, make_scheduler
 from ..engine.sources.interface import Source
 from ..engine.sources.open import open_source
-from ..engine.spec import Precision
-from ..export.store import resolve_model
 from .data import make_jpegs
 from .measure import Spread
 
+LARGE_PHOTOS = 8
 
-@click.command()
-@click.option("--model", default="efficientnet_lite0", show_default=True, help="Exported file or known name.")
-@click.option("--folder", type=click.Path(path_type=Path), default=Path("bench-out"), show_default=True)
-@click.option("--rounds", default=5, show_default=True)
-@click.option("--seconds", default=3.0, show_default=True, help="Length of each measurement.")
-def main(model: str, folder: Path, rounds: int, seconds: float) -> None:
-    """Follow the first advice in two cases and print predicted and measured gain."""
-    path = resolve_model(model, precision=Precision.FP32, task=None, normalize=False, report=click.echo)
-    small, large = folder / "photos-400", folder / "photos-large-24"
-    make_jpegs(small, count=400)
-    make_jpegs(large, count=24, width=4000, height=3000)
+
+def measure_advice(
+    model: Path, folder: Path, *, rounds: int, say: Callable[[str], None], seconds: float = 3.0
+) -> list[dict[str, Any]]:
+    """Follow the first advice in two cases; photos are made in ``folder``. ``say`` takes what was found, for people."""
+    small = make_jpegs(folder / "photos-400", count=400)
+    large = make_jpegs(folder / f"photos-large-{LARGE_PHOTOS}", count=LARGE_PHOTOS, width=4000, height=3000)
     exact = DecodeOptions(mode=DecodeMode.EXACT)
     cases = {
         "one lane on several CPUs": (small, LaneOptions(lanes=1)),
-        "12 megapixel photos, exact decode": (large, LaneOptions(decode=exact)),
+        "12 megapixel photos, --decode exact": (large, LaneOptions(decode=exact)),
     }
+    results = []
     for name, (photos, lanes) in cases.items():
-        found = follow_advice(path, open_source([str(photos)]), lanes, rounds=rounds, seconds=seconds)
-        print(f"{name}: {found['verdict']}")
+        source = open_source([str(photos[0].parent)])
+        found = {"case": name, **follow_advice(model, source, lanes, rounds=rounds, seconds=seconds)}
         gain, cpu = (Spread.from_json(found[key]) for key in ("measured_gain", "measured_cpu_gain"))
-        print(f"  {found['change']}: predicted {found['predicted_gain']:.2f}x; measured {gain.text(2)}x")
-        print(f"  by CPU time, which other processes move less: {cpu.text(2)}x")
-        print(json.dumps({"case": name, **found}))
+        say(f"{name}: {found['verdict']}")
+        say(f"  {found['change']}: predicted {found['predicted_gain']:.2f}x; measured {gain.text(2)}x")
+        say(f"  by CPU time, which other processes move less: {cpu.text(2)}x")
+        say(f"  the prediction is {found['predicted_over_measured'] - 1:+.0%} from the measured median")
+        results.append(found)
+    return results
 
 
 def follow_advice(model: Path, source: Source, lanes: LaneOptions, *, rounds: int, seconds: float) -> dict[str, Any]:
@@ -71,12 +67,14 @@ def follow_advice(model: Path, source: Source, lanes: LaneOptions, *, rounds: in
     pairs = list(zip(wholes["before"], wholes["after"], strict=True))
     rates = [after.throughput / before.throughput for before, after in pairs]
     cpu = [(before.cpu_s / before.samples) / (after.cpu_s / after.samples) for before, after in pairs]
+    measured = Spread.of(rates)
     return {
         "verdict": found.verdict,
         "change": first.change,
         "predicted_gain": first.gain,
-        "measured_gain": Spread.of(rates).to_json(),
+        "measured_gain": measured.to_json(),
         "measured_cpu_gain": Spread.of(cpu).to_json(),
+        "predicted_over_measured": first.gain / measured.median,
     }
 
 
@@ -103,7 +101,3 @@ def _whole(model: Path, source: Source, options: LaneOptions, seconds: float) ->
                 seconds=seconds,
                 scratch=Path(scratch),
             )
-
-
-if __name__ == "__main__":
-    main()
