@@ -56,7 +56,7 @@ def test_the_wheel_holds_exactly_the_tracked_files_of_the_package(wheel, tracked
 def test_the_wheel_brings_the_command_and_the_licence(wheel):
     (metadata,) = [name.partition("/")[0] for name in wheel.namelist() if name.endswith(".dist-info/METADATA")]
     assert metadata == f"vdali-{__version__}.dist-info"
-    assert "vdali = vdali.cli:main" in wheel.read(f"{metadata}/entry_points.txt").decode()
+    assert "vdali = vdali.__main__:start" in wheel.read(f"{metadata}/entry_points.txt").decode()
     assert f"{metadata}/licenses/LICENSE" in wheel.namelist()
 
 

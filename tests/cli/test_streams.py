@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 
 from commands import COMMAND, ids_of, record_of, run_vdali
 
@@ -48,3 +49,19 @@ def test_an_output_that_cannot_be_made_is_status_1_with_a_message(vdali, model, 
     assert ended.status == 1
     assert "Cannot write /proc/out: " in ended.err
     assert "Make sure that it can be written" in ended.err
+
+
+def test_ctrl_c_while_modules_load_is_status_130_with_a_message():
+    code = """
+import os, runpy, signal, sys
+
+class InterruptsAtClick:
+    def find_spec(self, name, path=None, target=None):
+        if name == "click":
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, InterruptsAtClick())
+runpy.run_module("vdali", run_name="__main__", alter_sys=True)
+"""
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "vdali: interrupted.\n")
