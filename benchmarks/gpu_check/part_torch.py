@@ -6,17 +6,18 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ...engine.backends.torch import TorchEngine
 from ...engine.cuda_device import CudaDevice
 from .engine_checks import engine_checks
 from .record import Check, CheckFailedError, Found, MissingError
 
 
 def checks() -> Sequence[Check]:
-    from .network_torch import TorchNetworkEngine, cpu_rows
+    from .network_torch import cpu_rows, torch_network_engine
 
-    def open_engine() -> TorchNetworkEngine:
+    def open_engine() -> TorchEngine:
         _require_cuda()
-        return TorchNetworkEngine(CudaDevice(0))
+        return torch_network_engine(CudaDevice(0))
 
     return (Check("memory of PyTorch, in place and in order", _foreign), *engine_checks(open_engine, cpu_rows))
 

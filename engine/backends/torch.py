@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from ..cuda_device import CudaDevice
 from ..cuda_foreign import stream_handle
+from ..cuda_stream import CudaEvent
 from ..device import Buffer, Event, Stream
 from ..errors import DeviceError, InferError, MissingExtraError
 from ..slots import BufferSpec
@@ -62,12 +63,18 @@ class TorchEngine:
         self._module = None
         self.device.close()
 
-    def start(self, pixels: Buffer, outputs: Mapping[str, Buffer], rows: int, stream: int) -> None:
+    def start(
+        self, pixels: Buffer, outputs: Mapping[str, Buffer], rows: int, stream: int, consumed: Event | None
+    ) -> None:
         """Start a batch on the cudaStream_t ``stream``; see Context."""
         check_batch(pixels, outputs, rows, wanted=self._pixels, specs=self._specs)
         try:
             with self.on(stream):
-                values = self._values(self.tensor(pixels[:rows]))
+                copied = self.tensor(pixels[:rows]).clone()
+                if consumed is not None:
+                    assert isinstance(consumed, CudaEvent), "an event of the engine's device"
+                    consumed.record_on(stream)
+                values = self._values(copied)
                 for name, value in values.items():
                     if len(value) != rows:  # a single row would be copied to all
                         raise InferError("wrong_rows", f"Output '{name}' has {len(value)} rows for a batch of {rows}.")
@@ -139,11 +146,10 @@ class TorchContext:
         stream: Stream,
         consumed: Event | None = None,
     ) -> None:
-        """Start a batch; see Context. PyTorch does not tell when the input has been read."""
-        del consumed
+        """Start a batch; see Context. The module works on a copy of the pixels, which are free at once."""
         if stream_handle(stream) != self._stream:
             raise ValueError("The context was made for another stream. Make one for each.")
-        self._engine.start(pixels, outputs, rows, self._stream)
+        self._engine.start(pixels, outputs, rows, self._stream, consumed)
 
     def close(self) -> None:
         """Nothing to do: PyTorch keeps its memory for the next batch, whoever brings it."""

@@ -96,6 +96,18 @@ def test_a_context_writes_the_rows_of_its_batch_into_the_slots_buffers(engine):
     stream.close()
 
 
+def test_the_input_is_free_as_soon_as_it_is_copied(engine, module, runtime):
+    stream = engine.device.new_stream("stream")
+    context, buffers = engine.new_context(stream), Buffers(engine, stream)
+    consumed = stream.new_event()
+    buffers.run(context, pictures(2), consumed)
+    assert runtime.events[consumed.handle] is not None
+    assert consumed._marked.is_set()
+    context.close()
+    buffers.close()
+    stream.close()
+
+
 def test_half_precision_leaves_as_float32(runtime):
     engine = FakeTorchEngine(MeanColour(torch.float16), CudaDevice(0, runtime=runtime), runtime)
     assert np.allclose(engine.infer(pictures(4))["embedding"], means(pictures(4)), atol=0.1)
