@@ -6,9 +6,10 @@ import importlib
 import importlib.util
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import cast
 
-from .record import Check
+from .record import Check, Found
 
 TOTAL_LIMIT_S = 465.0
 """Less than eight minutes with the start of the processes; a part that finds no time left is not run, and said so."""
@@ -33,7 +34,11 @@ class Part:
         return [name for name in self.needs if not _is_installed(name)]
 
     def checks(self) -> Sequence[Check]:
-        found = importlib.import_module(f".{self.module}", __package__).checks()
+        """Its checks; where not even they can be had, one that says why."""
+        try:
+            found = importlib.import_module(f".{self.module}", __package__).checks()
+        except Exception as error:  # a part that cannot begin has failed, and says why
+            return (Check("set-up", partial(_raise, error)),)
         return cast("Sequence[Check]", found)
 
 
@@ -76,6 +81,10 @@ PARTS = (
 
 def part_named(name: str) -> Part:
     return next(part for part in PARTS if part.name == name)
+
+
+def _raise(error: Exception) -> Found:
+    raise error
 
 
 def _is_installed(name: str) -> bool:

@@ -9,6 +9,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from ...engine.errors import MissingExtraError
+
 
 class Status(StrEnum):
     """How a check, or a whole part, has ended. ``refused`` is a refusal that had to come, so it is good."""
@@ -107,6 +109,8 @@ def _result(check: Check) -> Result:
         return Result(check.name, Status.MISSING, str(error))
     except RefusedError as error:
         return Result(check.name, Status.REFUSED, str(error))
+    except MissingExtraError as error:
+        return Result(check.name, Status.MISSING, str(error))
     except ModuleNotFoundError as error:
         return Result(check.name, Status.MISSING, f"{error}. Install it, or leave this part out.")
     except Exception as error:  # whatever a check raises is its result

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,7 @@ from vdali.benchmarks.gpu_check.record import (
     worst,
 )
 from vdali.benchmarks.gpu_check.table import lines_of
+from vdali.engine.errors import MissingExtraError
 from vdali.engine.gpu_probe import probe_gpu
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -116,6 +118,7 @@ def test_each_check_ends_in_its_own_way_and_keeps_no_other_from_running(tmp_path
         Check("broken", failing(ZeroDivisionError("division by zero"))),
         Check("absent", failing(ModuleNotFoundError("No module named 'torch'"))),
         Check("not here", failing(MissingError("PyTorch finds no CUDA."))),
+        Check("an extra", failing(MissingExtraError("tensorrt", "tensorrt", "Building a plan"))),
         Check("no thanks", failing(RefusedError("Not for sm_90."))),
         Check("last", Found),
     ]
@@ -123,7 +126,7 @@ def test_each_check_ends_in_its_own_way_and_keeps_no_other_from_running(tmp_path
     results, begun = read_results(tmp_path / "results")
     assert begun == ""
     assert [result.status.value for result in results] == [
-        "passed", "failed", "failed", "missing", "missing", "refused", "passed",
+        "passed", "failed", "failed", "missing", "missing", "missing", "refused", "passed",
     ]  # fmt: skip
     assert results[0] == Result("good", Status.PASSED, "all well", {"rate_samples_per_s": 3.5})
     assert results[2].detail == "ZeroDivisionError: division by zero"
@@ -193,8 +196,18 @@ def test_a_part_that_hangs_is_ended_with_all_that_it_has_started(tmp_path):
     assert report.status is Status.TIMED_OUT
     assert report.detail == "not done after 6 s during 'second'"
     assert report.results[1].status is Status.TIMED_OUT
-    state = Path(f"/proc/{pid.read_text()}/stat")
-    assert not state.exists() or state.read_text().split()[2] == "Z"
+    for _ in range(200):
+        if is_gone(int(pid.read_text())):
+            return
+        time.sleep(0.05)
+    pytest.fail("what the part had started is still running")
+
+
+def is_gone(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().split()[2] in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return True
 
 
 def test_a_part_whose_packages_are_missing_is_not_started_and_says_what_to_install():
@@ -259,6 +272,13 @@ def test_a_child_runs_the_checks_of_its_part(a_gpu, tmp_path, monkeypatch):
     monkeypatch.setattr(Part, "checks", lambda self: (Check(self.name, Found),))
     assert command.main(["--child", "torch", str(tmp_path / "results")]) == 0
     assert read_results(tmp_path / "results") == ([Result("torch", Status.PASSED)], "")
+
+
+def test_a_part_that_cannot_even_begin_says_why(tmp_path):
+    run_checks(Part("toy", "no_such_part", "a toy", 60).checks(), tmp_path / "results")
+    ((result,), begun) = read_results(tmp_path / "results")
+    assert (result.name, result.status, begun) == ("set-up", Status.MISSING, "")
+    assert "no_such_part" in result.detail
 
 
 def test_a_real_child_without_a_gpu_fails_check_by_check_and_not_as_a_whole(no_gpu, tmp_path):
