@@ -56,7 +56,8 @@ class Context(Protocol):
         with at least ``rows`` rows, of which the first ``rows`` are written. ``rows`` is 1 to the engine's
         ``max_batch``. Where the runtime can tell when ``pixels`` may be overwritten, ``consumed`` is recorded there
         and marked; otherwise it is left as it was, for the stream to record. Raises InferError when the runtime
-        refuses the batch, and DeviceError when the GPU is lost.
+        refuses the batch, and DeviceError when the GPU is lost; ``consumed`` is not marked then, since the pictures of
+        a refused batch are read again, one by one.
         """
         ...
 

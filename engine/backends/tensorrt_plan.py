@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 SCRATCH_BYTES = 256
 """Least scratch of a context, which is also the alignment that TensorRT asks for."""
 
+_FAULTS_OF_THE_MACHINE = frozenset({"OLD_CUDA_DRIVER", "OLD_CUDA_RUNTIME", "INSUFFICIENT_GPU_MEMORY", "CUDA_ERROR"})
+
 _DTYPES: dict[str, type[np.float32 | np.int64 | np.uint8]] = {
     "top_scores": np.float32,
     "top_labels": np.int64,
@@ -91,27 +93,33 @@ def _deserialize(flavour: Flavour, runtime: trt.Runtime, path: Path) -> trt.ICud
         data = path.read_bytes()
     except OSError as error:  # it was whole a moment ago
         raise ModelError(f"Cannot read the plan {path}: {error.strerror or error}. Build it again.") from error
-    problem = _unfit_for_rtx(flavour.trt, runtime, data) if flavour.is_rtx else ""
-    engine = None if problem else runtime.deserialize_cuda_engine(data)
+    if flavour.is_rtx:
+        _refuse_if_invalid(flavour.trt, flavour, runtime, data, path)
+    engine = runtime.deserialize_cuda_engine(data)
     if engine is None:
-        said = problem or flavour.log.last_error() or "it does not say why"
-        raise ModelError(
-            f"{flavour.title} cannot load the plan {path}: {said}. Build it again on this machine: vdali build."
-        )
+        raise _unloadable(flavour, path, flavour.log.last_error() or "it does not say why")
     return engine
 
 
-def _unfit_for_rtx(rtx: Any, runtime: rtx.Runtime, data: bytes) -> str:
-    """Why TensorRT-RTX calls a plan invalid on this GPU, empty where it does not."""
+def _refuse_if_invalid(rtx: Any, flavour: Flavour, runtime: rtx.Runtime, data: bytes, path: Path) -> None:
+    """Raise where TensorRT-RTX calls a plan invalid on this GPU: DeviceError when the machine is at fault."""
     validity, diagnostics = runtime.get_engine_validity(data)
     if validity != rtx.EngineValidity.INVALID:
-        return ""
-    found = [
-        name.lower().replace("_", " ")
-        for name, flag in rtx.EngineInvalidityDiagnostics.__members__.items()
-        if int(diagnostics) & flag.value
-    ]
-    return ", ".join(found) or "it is invalid on this GPU"
+        return
+    flags = rtx.EngineInvalidityDiagnostics.__members__.items()
+    found = [name for name, flag in flags if int(diagnostics) & flag.value]
+    words = ", ".join(name.lower().replace("_", " ") for name in found)
+    reason = "; ".join(text for text in (words, flavour.log.last_error()) if text) or "it is invalid on this GPU"
+    if _FAULTS_OF_THE_MACHINE.intersection(found):
+        raise DeviceError(f"{flavour.title} cannot run plans on this machine: {reason}. Run `vdali doctor`.")
+    raise _unloadable(flavour, path, reason)
+
+
+def _unloadable(flavour: Flavour, path: Path, reason: str) -> ModelError:
+    reason = reason.rstrip(".")
+    return ModelError(
+        f"{flavour.title} cannot load the plan {path}: {reason}. Build it again on this machine: vdali build."
+    )
 
 
 def _runtime_config(trt: Any, engine: trt.ICudaEngine) -> trt.IRuntimeConfig:

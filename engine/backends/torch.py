@@ -73,12 +73,14 @@ class TorchEngine:
                 copied = self.tensor(pixels[:rows]).clone()
                 if consumed is not None:
                     assert isinstance(consumed, CudaEvent), "an event of the engine's device"
-                    consumed.record_on(stream)
+                    self.device.cuda.call("cudaEventRecord", consumed.handle, stream)
                 values = self._values(copied)
                 for name, value in values.items():
                     if len(value) != rows:  # a single row would be copied to all
                         raise InferError("wrong_rows", f"Output '{name}' has {len(value)} rows for a batch of {rows}.")
                     self.tensor(outputs[name][:rows]).copy_(value, non_blocking=True)
+            if consumed is not None:
+                consumed.mark()  # not before: a batch that fails is tried again, picture by picture
         except RuntimeError as error:  # what PyTorch raises, out of memory included
             self.device.cuda.check_alive("PyTorch")
             raise InferError("runtime_error", f"PyTorch failed on a batch of {rows}: {error}") from error

@@ -7,11 +7,17 @@ import dataclasses
 import numpy as np
 import pytest
 import tensorrt_rtx as real
+from conftest import gpus
 from fake_plans import GPU, opened, pictures
 from fake_tensorrt import FakeTensorRT, counted
-from vdali.engine.backends.tensorrt import TensorRTOptions
+from models import mean_colour_model
+from vdali.engine.backends.tensorrt import TensorRTEngine, TensorRTOptions
+from vdali.engine.cuda_device import CudaDevice
 from vdali.engine.errors import DeviceError, ModelError
+from vdali.engine.plans.flavour import load_flavour
+from vdali.engine.plans.options import PlanOptions
 from vdali.engine.spec import Task
+from vdali.export.plan_cache import PlanCache
 
 COMPATIBLE = {"version_compatible": True}
 
@@ -70,13 +76,36 @@ def test_a_runtime_that_cannot_be_had_is_a_device_error(trt, runtime, tmp_path):
 
 
 @pytest.mark.parametrize("trt", [True], indirect=True, ids=["tensorrt_rtx"])
-def test_tensorrt_rtx_says_why_a_plan_is_invalid_on_this_gpu(trt, runtime, tmp_path):
-    reasons = real.EngineInvalidityDiagnostics
-    both = reasons.UNSUPPORTED_CC.value | reasons.OLD_CUDA_DRIVER.value
-    trt.validity = (real.EngineValidity.INVALID, both)
-    with pytest.raises(ModelError, match="unsupported cc, old cuda driver"):
+@pytest.mark.parametrize(
+    ("flags", "error", "words"),
+    [
+        (
+            ("UNSUPPORTED_CC", "VERSION_MISMATCH"),
+            ModelError,
+            r"version mismatch, unsupported cc\. Build it",
+        ),
+        (("UNSUPPORTED_CC", "OLD_CUDA_DRIVER"), DeviceError, "on this machine: unsupported cc, old cuda driver"),
+        ((), ModelError, "it is invalid on this GPU"),
+    ],
+)
+def test_tensorrt_rtx_says_why_a_plan_is_invalid_on_this_gpu(trt, runtime, tmp_path, flags, error, words):
+    reasons = real.EngineInvalidityDiagnostics.__members__
+    trt.validity = (real.EngineValidity.INVALID, sum(reasons[flag].value for flag in flags))
+    with pytest.raises(error, match=words):
         opened(trt, runtime, tmp_path)
     assert "deserialize_cuda_engine" not in trt.calls
+
+
+def test_the_real_tensorrt_rtx_refuses_a_real_plan_without_a_driver_in_its_own_words(runtime, tmp_path):
+    if gpus().count:
+        pytest.skip("this machine has a GPU")
+    rtx = load_flavour("tensorrt_rtx")
+    model = mean_colour_model(tmp_path / "m.onnx")
+    plan = PlanCache(tmp_path / "plans").get_or_build(model, PlanOptions(targets=("sm89",)), flavour=rtx)
+    device = CudaDevice(0, runtime=runtime)
+    with pytest.raises(ModelError, match=r"cannot load the plan .*\.plan: Error reading CUDA GPU properties"):
+        TensorRTEngine(plan.path, device, sidecar=plan.sidecar, flavour=rtx, gpu=GPU)
+    device.close()
 
 
 @pytest.mark.parametrize("trt", [True], indirect=True, ids=["tensorrt_rtx"])
