@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from .comparison import ComparisonReport, Status, SystemRow
+from .comparison import LOADING, ComparisonReport, Status, SystemRow
 from .render import verdicts
 from .report_page import Bar, Bars, Block, Facts, Section, Table, Text
 from .report_words import heading, number, shown
@@ -31,7 +31,8 @@ def comparison_section(part: Mapping[str, Any]) -> Section:
     facts = [(heading(name), shown(name, value)) for name, value in part.items() if name != "rows"]
     facts += [(row.system, row.description) for row in report.rows if row.description]
     blocks: list[Block] = [Bars(bars), Text(verdicts(report)), table_of(rows, marked=marked), Facts(facts)]
-    return Section(f"{report.model}, {report.task}: images/s", blocks)
+    task = "" if report.task == LOADING else f", {report.task}"
+    return Section(f"{report.model}{task}: images/s", blocks)
 
 
 def comparison_verdict(part: Mapping[str, Any]) -> str:

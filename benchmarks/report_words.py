@@ -8,6 +8,8 @@ from typing import Any
 
 NOTHING = "–"
 
+_WRITTEN = {"cpu": "CPU", "cpus": "CPUs", "gpu": "GPU", "gpus": "GPUs", "rss": "memory"}
+
 _UNITS: list[tuple[str, str]] = [
     ("_samples_per_s", "images/s"),
     ("_ms_per_sample", "ms/image"),
@@ -22,17 +24,22 @@ _UNITS: list[tuple[str, str]] = [
 
 
 def heading(key: str) -> str:
-    """``latency_p99_s`` becomes ``latency p99``, ``throughput_samples_per_s`` ``throughput, images/s``."""
+    """``latency_p99_s`` becomes ``latency p99``, ``cpu_ms_per_sample`` ``CPU, ms/image``."""
     for suffix, unit in _UNITS:
         if key.endswith(suffix) and key != suffix:
-            name = key.removesuffix(suffix).replace("_", " ")
+            name = _spelled(key.removesuffix(suffix))
             return f"{name}, {unit}" if unit and unit[0].isalpha() else name
-    return key.replace("_", " ")
+    return _spelled(key)
+
+
+def _spelled(key: str) -> str:
+    """Words of a key, abbreviations as they are written."""
+    return " ".join(_WRITTEN.get(word, word) for word in key.split("_"))
 
 
 def shown(key: str, value: Any) -> str:
     """Text of a value; a spread (min, median, max) becomes ``median (min to max)``."""
-    if value is None:
+    if value is None or value == "":
         return NOTHING
     if isinstance(value, bool):
         return "yes" if value else "no"
@@ -48,6 +55,8 @@ def shown(key: str, value: Any) -> str:
 def _mapping(key: str, value: Mapping[str, Any]) -> str:
     if set(value) == {"min", "median", "max"}:
         low, median, high = (shown(key, value[name]) for name in ("min", "median", "max"))
+        if low == high:
+            return median
         return f"{median} ({low} to {high})"
     return ", ".join(f"{heading(str(name))} {shown(str(name), item)}" for name, item in value.items())
 

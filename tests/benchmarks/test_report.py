@@ -259,9 +259,9 @@ def test_the_first_line_of_a_session_counts_from_its_start(tmp_path):
     ("key", "value", "name", "text"),
     [
         ("throughput_samples_per_s", 398.04, "throughput, images/s", "398"),
-        ("cpu_ms_per_sample", {"min": 1.0, "median": 2.0, "max": 3.25}, "cpu, ms/image", "2 (1 to 3.25)"),
+        ("cpu_ms_per_sample", {"min": 1.0, "median": 2.0, "max": 3.25}, "CPU, ms/image", "2 (1 to 3.25)"),
         ("latency_p99_s", 0.0123, "latency p99", "12.3 ms"),
-        ("peak_rss_bytes", 412 << 20, "peak rss", "412 MiB"),
+        ("peak_rss_bytes", 412 << 20, "peak memory", "412 MiB"),
         ("engine_idle_share", 0.777, "engine idle", "78 %"),
         ("wrong", True, "wrong", "yes"),
         ("cosine", None, "cosine", "–"),
