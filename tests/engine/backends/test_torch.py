@@ -108,6 +108,19 @@ def test_the_input_is_free_as_soon_as_it_is_copied(engine, module, runtime):
     stream.close()
 
 
+def test_a_batch_that_fails_keeps_its_input_since_its_pictures_are_read_again(engine, module):
+    stream = engine.device.new_stream("stream")
+    context, buffers = engine.new_context(stream), Buffers(engine, stream)
+    consumed = stream.new_event()
+    module.fails = True
+    with pytest.raises(InferError):
+        buffers.run(context, pictures(2), consumed)
+    assert not consumed._marked.is_set()
+    context.close()
+    buffers.close()
+    stream.close()
+
+
 def test_half_precision_leaves_as_float32(runtime):
     engine = FakeTorchEngine(MeanColour(torch.float16), CudaDevice(0, runtime=runtime), runtime)
     assert np.allclose(engine.infer(pictures(4))["embedding"], means(pictures(4)), atol=0.1)
