@@ -27,7 +27,7 @@ SCRATCH_BYTES = 256
 
 _FAULTS_OF_THE_MACHINE = frozenset({"OLD_CUDA_DRIVER", "OLD_CUDA_RUNTIME", "INSUFFICIENT_GPU_MEMORY", "CUDA_ERROR"})
 
-_DTYPES: dict[str, type[np.float32 | np.int64 | np.uint8]] = {
+OUTPUT_DTYPES: dict[str, type[np.float32 | np.int64 | np.uint8]] = {
     "top_scores": np.float32,
     "top_labels": np.int64,
     "embedding": np.float32,
@@ -174,10 +174,10 @@ def _tensors(
     for name in OUTPUT_NAMES[spec.task]:
         shape, dtype = tuple(context.get_tensor_shape(name)), engine.get_tensor_dtype(name)
         on_device = engine.get_tensor_location(name) == trt.TensorLocation.DEVICE
-        if dtype != types[_DTYPES[name]] or not on_device or shape[0] != largest[0] or -1 in shape:
+        if dtype != types[OUTPUT_DTYPES[name]] or not on_device or shape[0] != largest[0] or -1 in shape:
             place = "" if on_device else " on the host"
             raise _misfit(path, f"gives '{name}' as {dtype.name} {list(shape)}{place}", spec)
-        found[name] = BufferSpec(shape, _DTYPES[name])
+        found[name] = BufferSpec(shape, OUTPUT_DTYPES[name])
     return PlanTensors(smallest[0], BufferSpec(largest, np.uint8), found)
 
 
@@ -191,7 +191,7 @@ def missing_shapes(context: trt.IExecutionContext) -> list[str]:
 
 def _misfit(path: Path, found: str, spec: ModelSpec) -> ModelError:
     height, width = spec.preprocess.size
-    promised = ", ".join(f"{name}: {np.dtype(_DTYPES[name])}" for name in OUTPUT_NAMES[spec.task])
+    promised = ", ".join(f"{name}: {np.dtype(OUTPUT_DTYPES[name])}" for name in OUTPUT_NAMES[spec.task])
     return ModelError(
         f"The plan {path} {found}; its sidecar promises {INPUT_NAME}: uint8 [n, {height}, {width}, 3] and {promised}. "
         "Build it again: vdali build."

@@ -10,13 +10,15 @@ import tensorrt_rtx as real
 from conftest import gpus
 from fake_plans import GPU, opened, pictures
 from fake_tensorrt import FakeTensorRT, counted
-from models import mean_colour_model
+from models import mean_colour_model, red_segmenter, tiny_classifier
+from vdali.engine.backends.content import model_spec
 from vdali.engine.backends.tensorrt import TensorRTEngine, TensorRTOptions
+from vdali.engine.backends.tensorrt_plan import OUTPUT_DTYPES
 from vdali.engine.cuda_device import CudaDevice
 from vdali.engine.errors import DeviceError, ModelError
 from vdali.engine.plans.flavour import load_flavour
 from vdali.engine.plans.options import PlanOptions
-from vdali.engine.spec import Task
+from vdali.engine.spec import OUTPUT_NAMES, Task
 from vdali.export.plan_cache import PlanCache
 
 COMPATIBLE = {"version_compatible": True}
@@ -149,3 +151,19 @@ def test_each_task_has_its_outputs_with_their_types(trt, runtime, tmp_path, task
     for value in found.values():
         assert np.allclose(value.reshape(5, -1)[:, :2], levels[:, :2], atol=1)
     engine.close()
+
+
+@pytest.mark.parametrize("make", [mean_colour_model, tiny_classifier, red_segmenter])
+def test_the_real_parser_gives_the_types_that_loading_a_plan_demands(tmp_path, make):
+    rtx = load_flavour("tensorrt_rtx")
+    network = rtx.trt.Builder(rtx.log.logger).create_network(0)
+    parser = rtx.trt.OnnxParser(network, rtx.log.logger)
+    model = make(tmp_path / "m.onnx")
+    assert parser.parse_from_file(str(model))
+    tensors = [network.get_input(0), *(network.get_output(index) for index in range(network.num_outputs))]
+    names = {np.float32: "FLOAT", np.int64: "INT64", np.uint8: "UINT8"}
+    expected = {name: names[OUTPUT_DTYPES[name]] for name in OUTPUT_NAMES[model_spec(model).task]}
+    assert {tensor.name: tensor.dtype.name for tensor in tensors} == {"images": "UINT8"} | expected
+    assert all(
+        [size == -1 for size in tensor.shape] == [True, *[False] * (len(tensor.shape) - 1)] for tensor in tensors
+    )
