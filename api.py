@@ -70,6 +70,8 @@ def run_options(
     telemetry: TextIO | None = None,
     metrics_port: int | None = None,
     metrics_host: str = "127.0.0.1",
+    depth: int | None = None,
+    slots: int | None = None,
     cuda_graphs: bool = False,
     trust_plan: bool = False,
     report: Callable[[str], None] | None = None,
@@ -77,7 +79,8 @@ def run_options(
     """Checked options of a run, with the model resolved (exported first, where it is a known name).
 
     ``batch_size`` is the most images per engine call; on a CPU ``micro_batch`` (default: at most 8) is what is used.
-    ``lanes`` decode and infer side by side (default: one per usable CPU), each with ``threads`` engine threads.
+    ``lanes`` decode and infer side by side (default: one per usable CPU, one on a GPU), each with ``threads`` engine
+    threads and ``depth`` batches in flight; on a GPU these share ``slots`` sets of buffers.
     ``part_rows`` and ``part_seconds`` bound what a kill can cost. ``max_failures`` ends a run with
     TooManyFailuresError. ``telemetry`` takes one JSON document a second, each a line; ``metrics_port`` serves the same
     to Prometheus at ``metrics_host`` (0: any free port). ``model`` may be a TensorRT plan; ``trust_plan`` loads one
@@ -118,7 +121,9 @@ def run_options(
         "limit": limit,
     }
     source, total_from, names = _sources(inputs, words)
-    lane_options = LaneOptions(word(DecoderName, decoder, "decoder"), decoding, batch_size, lanes, threads, micro_batch)
+    lane_options = LaneOptions(
+        word(DecoderName, decoder, "decoder"), decoding, batch_size, lanes, threads, micro_batch, depth, slots
+    )
     wanted_task = word(Task, task, "task") if task is not None else None
     if (task or normalize) and Path(model).suffix in (".onnx", PLAN_SUFFIX):
         raise UsageError(

@@ -83,6 +83,8 @@ speed_options = options_of(
 )
 
 gpu_options = options_of(
+    click.option("--depth", type=click.IntRange(1, 64), help="Batches in flight per lane (default: GPU 5, CPU 2)."),
+    click.option("--slots", type=click.IntRange(1, 64), help="Sets of buffers of a GPU's lane (default: 3)."),
     click.option("--cuda-graphs", is_flag=True, help="Replay a GPU's batches with one call each (TensorRT plans)."),
     click.option("--trust-plan", is_flag=True, help="Load a version-compatible plan, which runs code out of the file."),
 )
