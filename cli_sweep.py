@@ -93,6 +93,7 @@ def _options(
 @click.argument("name", type=click.Choice(["offline", "single-stream", "server", "all"]))
 @click.argument("inputs", nargs=-1, metavar="[INPUT]...")
 @model_options
+@click.option("--weights", default="pretrained", show_default=True, help="pretrained or random: speed is the same.")
 @click.option("--decoder", default="auto", show_default=True, help="auto, turbo, dali or pillow.")
 @click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:N.")
 @click.option("--lanes", type=click.IntRange(1, 1024), help="Workers (default: one per usable CPU).")
@@ -133,6 +134,7 @@ def scenario(
     precision: str,
     task: str | None,
     normalize: bool,
+    weights: str,
     **words: Any,
 ) -> None:
     """Load decoder and engine with MLPerf-style traffic; each scenario ends with its one declared result.
@@ -159,7 +161,7 @@ def scenario(
     options = _scenario_options(**words)
     wanted_task = word(Task, task, "task") if task is not None else None
     wanted = word(Precision, precision, "precision")
-    path = resolve_model(model, precision=wanted, task=wanted_task, normalize=normalize, report=say)
+    path = resolve_model(model, precision=wanted, task=wanted_task, normalize=normalize, weights=weights, report=say)
     with tempfile.TemporaryDirectory(prefix="vdali-scenario-") as folder:
         files, left_out = staged_images(inputs, Path(folder), spec_of(path).preprocess, limit=images)
         pictures = [file.read_bytes() for file in files]

@@ -6,6 +6,7 @@ import json
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
 import toy_systems
 from vdali.benchmarks.comparison import Status, SystemRow
@@ -15,9 +16,10 @@ from vdali.benchmarks.sweep import SweepPlan, conclude, measure_series
 from vdali.benchmarks.sweep_file import SweepFile
 from vdali.benchmarks.sweep_measure import CellTimer
 from vdali.benchmarks.sweep_model import Gate, Series
+from vdali.benchmarks.sweep_system import WholeBatches
 from vdali.benchmarks.sweep_text import sweep_text
 from vdali.engine.decoders.make import DecoderName
-from vdali.engine.errors import ModelError, OutputError, UsageError
+from vdali.engine.errors import InferError, ModelError, OutputError, UsageError, VdaliError
 from vdali.engine.spec import Precision
 
 TURBO, DALI = (Series(Precision.FP32, (224, 224), name) for name in (DecoderName.TURBO, DecoderName.DALI))
@@ -193,3 +195,25 @@ def test_points_are_measured_in_processes_and_the_end_of_memory_is_a_row(tmp_pat
     assert (recommended["decoder"], recommended["batch_size"], recommended["plateau"]) == ("turbo", 4, True)
     assert recommended["peak_memory_bytes"] > 1 << 20
     assert [note["system"].partition(" over")[0] for note in document["series"]] == ["counts"] * 3
+
+
+class NoRoom:
+    """Engine that has memory for two images at once."""
+
+    name, spec, content = "toy", None, ""
+
+    def infer(self, pixels):
+        if len(pixels) > 2:
+            raise InferError("runtime_error", "Failed to allocate memory for requested buffer of size 822083584")
+        return {"embedding": pixels}
+
+    def close(self) -> None:
+        pass
+
+
+def test_an_engine_without_memory_for_a_batch_ends_the_pass_instead_of_going_on_one_by_one():
+    engine = WholeBatches(NoRoom())
+    assert len(engine.infer(np.zeros((2, 1, 1, 3), np.uint8))["embedding"]) == 2
+    with pytest.raises(VdaliError, match="Failed to allocate memory") as caught:
+        engine.infer(np.zeros((3, 1, 1, 3), np.uint8))
+    assert not isinstance(caught.value, InferError)  # which the data path would answer by trying single images
