@@ -6,8 +6,11 @@ import re
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 from PIL import Image
+from precision_models import scaled
+from vdali.engine.errors import AgreementError
 from vdali.engine.plans.flavour import load_flavour
 from vdali.engine.plans.options import PlanOptions
 from vdali.engine.preprocess import ResizeMode
@@ -19,6 +22,7 @@ from vdali.export.options import ExportOptions
 from vdali.export.plan import build_plan
 from vdali.export.precision import export_precision
 from vdali.export.session import KEEP_QDQ, read_model, run_of
+from vdali.export.validate import validate
 
 pytestmark = pytest.mark.slow
 
@@ -94,20 +98,29 @@ def test_top_1_is_at_most_one_photo_below_fp32(shared_data: Path, tmp_path: Path
     assert len(found.kept) <= 4
     assert right(int8, made) >= right(fp32, made) - 1
     assert int8.stat().st_size < 0.3 * fp32.stat().st_size
+    doctored = scaled(int8, tmp_path / "x8.onnx", weight_scale_of_layer(int8, 5), 8.0)
+    with pytest.raises(AgreementError, match=r"worst (.*/)?\d+/.*\.jpg"):
+        validate(fp32, doctored, made)
 
 
-@pytest.mark.parametrize("precision", [Precision.INT8, Precision.INT8_FP16])
-def test_the_bird_is_found_as_well_as_in_fp32(shared_data: Path, tmp_path: Path, precision: Precision) -> None:
+def weight_scale_of_layer(path: Path, number: int) -> str:
+    """Name of the scale of the weight of a model's ``number``th convolution that is in int8."""
+    nodes = onnx.load(path).graph.node
+    made_by = {node.output[0]: node for node in nodes}
+    weights = [made_by.get(node.input[1]) for node in nodes if node.op_type == "Conv"]
+    return [node.input[1] for node in weights if node is not None and node.op_type == "DequantizeLinear"][number]
+
+
+def test_the_bird_is_found_as_well_as_in_fp32(shared_data: Path, tmp_path: Path) -> None:
     fp32, int8 = deeplab(shared_data, tmp_path / "fp32.onnx"), tmp_path / "int8.onnx"
-    export_precision(fp32, int8, precision, pictures=photos(shared_data, fp32))
+    export_precision(fp32, int8, Precision.INT8, pictures=photos(shared_data, fp32))
     assert bird_iou(int8, shared_data / "masks") == pytest.approx(bird_iou(fp32, shared_data / "masks"), abs=0.02)
 
 
-@pytest.mark.parametrize("precision", [Precision.INT8, Precision.INT8_FP16])
-def test_tensorrt_takes_a_real_model(shared_data: Path, tmp_path: Path, precision: Precision) -> None:
+def test_tensorrt_takes_a_real_model(shared_data: Path, tmp_path: Path) -> None:
     pytest.importorskip("tensorrt_rtx", reason="tensorrt_rtx is not installed: pip install 'vdali[rtx]'")
     fp32, path = mobilenet(shared_data, tmp_path / "fp32.onnx"), tmp_path / "quantised.onnx"
-    export_precision(fp32, path, precision, pictures=photos(shared_data, fp32, limit=16))
+    export_precision(fp32, path, Precision.INT8_FP16, pictures=photos(shared_data, fp32, limit=16))
     plan = build_plan(path, PlanOptions(targets=("sm89",)), flavour=load_flavour("tensorrt_rtx"))
     (said,) = [text for _, text in plan.messages if "Total Weights Memory" in text]
     assert int(re.findall(r"\d+", said)[0]) < 0.3 * fp32.stat().st_size
