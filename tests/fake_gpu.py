@@ -37,10 +37,10 @@ class FakeMixedPipeline:
     def run(self, stream: Any) -> tuple[Any, ...]:
         self.runs += 1
         (outputs,) = self._pipeline.run()
-        return (_FakeOutputs(np.array(outputs.as_tensor()), self._device, self._runtime, stream),)
+        return (FakeOutputs(np.array(outputs.as_tensor()), self._device, self._runtime, stream),)
 
 
-class _FakeOutputs:
+class FakeOutputs:
     """TensorListGPU: memory that is given up when the last holder lets go."""
 
     def __init__(self, pixels: np.ndarray, device: CudaDevice, runtime: FakeCudaRuntime, stream: Any) -> None:
@@ -50,8 +50,18 @@ class _FakeOutputs:
         buffer = self._buffer
         runtime.enqueue(stream.handle, lambda: np.copyto(runtime.array(buffer), pixels))
 
+    is_dense = True
+
+    def is_dense_tensor(self) -> bool:
+        return self.is_dense
+
     def as_tensor(self) -> Any:
+        assert self.is_dense
         return _Array(self._buffer)
+
+    def at(self, row: int) -> Any:
+        picture = self._buffer[row : row + 1]
+        return _Array(CudaBuffer(picture.address, picture.shape[1:], picture.dtype))
 
     def __del__(self) -> None:
         if self._runtime.lost is not None or self._buffer.address not in self._runtime.on_device:

@@ -75,7 +75,7 @@ PARTS = (
         "pip install 'vdali[rtx]'",
     ),
     Part("run", "part_run", "a whole run, GPU against CPU", 90, (*_CUDA, "onnxruntime", "PIL"), "pip install vdali"),
-    Part("tests", "part_tests", "tests marked gpu", 120, ("pytest",), "pip install 'vdali[test]'"),
+    Part("tests", "part_tests", "tests marked gpu", 240, ("pytest",), "pip install 'vdali[test]'"),
 )
 
 

@@ -8,6 +8,7 @@ other decoder, and the others run again.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -15,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..batch import Decoded, Encoded, Failure
-from ..cuda_device import CudaDevice
+from ..cuda_device import CudaBuffer, CudaDevice
 from ..device import Buffer, Stream
 from ..errors import DeviceError
 from ..preprocess import Preprocess
@@ -24,6 +25,8 @@ from .device_interface import DeviceBatch, Placed, copy_rows
 from .host_decoders import HostDecoders, StagedPicture
 from .interface import DecodeOptions
 from .picture_check import PictureCheck
+
+_LOG = logging.getLogger(__name__)
 
 _MAX_PIXELS_IN_FLIGHT = 256 << 20
 """Decoded pixels of one run, 768 MiB of RGB on the GPU: DALI holds all pictures of a run at once."""
@@ -131,6 +134,7 @@ class DaliGpuDecoder:
             return self._run(jobs, stream)
         except _LOST_RUN as error:
             _raise_if_the_gpu_fails(error)
+            _LOG.warning("DALI lost a run of pictures that nvImageCodec decodes, so each is tried alone: %s", error)
         # Either DALI refuses what nvImageCodec takes, or the lost run has spoiled the pipeline.
         self._pipeline = self._new_pipeline()
         return [self._run_alone(job, stream) for job in jobs]
@@ -147,8 +151,11 @@ class DaliGpuDecoder:
         feed(self._pipeline, jobs, self._spec)
         (outputs,) = self._pipeline.run(stream)
         self._outputs.append(outputs)  # DALI may use this memory again as soon as nobody holds it
-        pixels = self._device.view(outputs.as_tensor(), stream=stream)
-        return [Placed(pixels, row) for row in range(len(jobs))]
+        if outputs.is_dense_tensor():
+            pixels = self._device.view(outputs.as_tensor(), stream=stream)
+            return [Placed(pixels, row) for row in range(len(jobs))]
+        views = [self._device.view(outputs.at(row), stream=stream) for row in range(len(jobs))]
+        return [Placed(CudaBuffer(view.address, (1, *view.shape), view.dtype, view), 0) for view in views]
 
 
 def _raise_if_the_gpu_fails(error: Exception) -> None:

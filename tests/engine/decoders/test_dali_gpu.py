@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from decoding import SPECS, encode, mean_difference, orientation_exif, photo
 from fake_cuda import FakeCudaRuntime
-from fake_gpu import FakeMixedPipeline
+from fake_gpu import FakeMixedPipeline, FakeOutputs
 from vdali.engine.batch import Encoded
 from vdali.engine.cuda_device import CudaDevice
 from vdali.engine.decoders.dali import DaliDecoder, built_graph
@@ -211,6 +211,13 @@ def test_a_batch_of_nothing_but_bad_pictures_and_an_empty_one_are_no_trouble(gpu
     assert (batch.decoded, batch.failures) == ([], [])
 
 
+def test_outputs_that_lie_apart_are_copied_one_by_one(gpu, monkeypatch):
+    files = whole(3) | {"png": encode(photo(90, 80), "PNG")} | {"last": encode(photo(77, 70))}
+    _, wanted = gpu.decode(files)
+    monkeypatch.setattr(FakeOutputs, "is_dense", False)
+    assert np.array_equal(gpu.decode(files)[1], wanted)
+
+
 class Stumbling:
     """A pipeline that loses so many runs, or every run of more than ``most`` pictures, and says ``words``."""
 
@@ -243,13 +250,14 @@ def test_a_pipeline_that_stays_spoiled_is_made_anew(gpu):
     assert len(gpu.pipelines) == 3
 
 
-def test_what_only_a_whole_run_stumbles_over_is_run_one_by_one(gpu):
+def test_what_only_a_whole_run_stumbles_over_is_run_one_by_one(gpu, caplog):
     good = whole(4)
     _, wanted = gpu.decode(good)
     decoder = gpu.new_decoder(lambda: Stumbling(gpu._new_pipeline(), "nvImageCodec failure: '#2'", most=1))
     batch, rows = gpu.decode(good, decoder)
     assert np.array_equal(rows, wanted)
     assert len(batch) == 4
+    assert "each is tried alone: nvImageCodec failure: '#2'" in caplog.text
 
 
 def test_what_dali_never_takes_is_decoded_by_the_host(gpu):
