@@ -22,6 +22,7 @@ from .advice import measure_advice
 from .bench_file import write_bench
 from .compare import compare
 from .data import large_jpegs, make_jpegs, make_large_jpegs
+from .engines import measure_engines, render_engines
 from .loader import compare_loaders
 from .measure import Spread
 from .render import render
@@ -29,7 +30,7 @@ from .robustness import WARM, measure_robustness
 from .stages import measure_stages
 from .systems.network import spec_of
 
-PARTS = ("loaders", "stages", "models", "robustness", "large", "advice")
+PARTS = ("loaders", "stages", "models", "robustness", "large", "advice", "engines")
 USUAL_PARTS = PARTS[:4]
 """Those that run when none is named; ``large`` joins them where a folder of real photos is given."""
 
@@ -129,6 +130,7 @@ class _Bench:
             "robustness": self._robustness,
             "large": self._large_photos,
             "advice": self._advice,
+            "engines": self._engines,
         }
 
     def measured(self, part: str) -> dict[str, Any]:
@@ -209,6 +211,11 @@ class _Bench:
         rounds = max(1, round(settings.share * ADVICE_ROUNDS))
         found = measure_advice(self._exported(MODELS[0]), settings.folder, rounds=rounds, say=print)
         return {"advice": found}
+
+    def _engines(self) -> dict[str, Any]:
+        found = measure_engines([model.name for model in self._settings.models], say=_say)
+        print(render_engines(found))
+        return {"engines": found}
 
     def _exported(self, model: BenchModel) -> Path:
         """File of ``model``, exported unless an earlier run of the benchmark left it."""

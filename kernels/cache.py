@@ -7,7 +7,9 @@ from pathlib import Path
 
 import platformdirs
 
+CACHE_VARIABLE = "VDALI_CACHE"
+
 
 def cache_folder() -> Path:
     """``VDALI_CACHE``, else the user's cache folder; it need not exist yet."""
-    return Path(os.environ.get("VDALI_CACHE") or platformdirs.user_cache_dir("vdali"))
+    return Path(os.environ.get(CACHE_VARIABLE) or platformdirs.user_cache_dir("vdali"))
