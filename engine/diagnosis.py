@@ -16,10 +16,10 @@ from typing import Any
 from .backends.interface import Engine
 from .backends.load import FindPlan, load_engine
 from .backends.tensorrt import TensorRTOptions
-from .cpu import cpu_allowance
 from .diagnosis_advice import Advice, advise, engine_idle, verdict_of
 from .diagnosis_alternatives import DecodersToTry, alternatives_of
-from .diagnosis_measure import Picked, StagesAlone, on_cpu, pick_samples
+from .diagnosis_arithmetic import decodes_on_gpu, is_cold, model_of, with_gpu_decode
+from .diagnosis_measure import Picked, StagesAlone, pick_samples
 from .diagnosis_model import (
     DECODE,
     DOWNLOAD,
@@ -41,8 +41,10 @@ from .preprocess import Exif
 from .sources.interface import Source
 from .telemetry_gpu import ordinal_of
 
-_SLOW_READ_S = 0.5e-3
 _MUCH_ELSEWHERE = 0.25
+_GPU_DECODE = (
+    "decoding on the GPU cannot be measured alone: its rate is that of the whole run where no other stage explains it"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +152,7 @@ def diagnose(
         costs = alone.costs(seconds)
         gpu = ordinal_of(engine.name, device)
         copies = _copy_costs(gpu, alone, seconds) if gpu is not None else {}
-        arithmetic = _model_of(costs | copies, picked, plan)
+        arithmetic = model_of(costs | copies, picked, plan)
         alternatives = alternatives_of(alone, arithmetic, decoders, options, plan, seconds)
         say(f"the whole, {2 * seconds:g} s")
         whole = measure_whole(
@@ -163,9 +165,11 @@ def diagnose(
             scratch=folder,
             gpus=None if gpu is None else [gpu],
         )
-        advice = advise(
-            arithmetic, whole.throughput, alternatives, micro_batch=plan.micro_batch, gpu_decode=gpu is not None
-        )
+        on_gpu = decodes_on_gpu(plan)
+        if on_gpu:
+            arithmetic = with_gpu_decode(arithmetic, whole.throughput)
+        may_move = gpu is not None and not on_gpu
+        advice = advise(arithmetic, whole.throughput, alternatives, micro_batch=plan.micro_batch, gpu_decode=may_move)
         load = min(1.0, whole.cpu_s / whole.elapsed_s / arithmetic.cpus)
         return Diagnosis(
             verdict=verdict_of(arithmetic, whole.throughput, advice),
@@ -176,9 +180,9 @@ def diagnose(
             modelled=arithmetic.throughput,
             engine_idle=engine_idle(arithmetic, whole.throughput),
             cpu_load=load,
-            stages=_stage_reports(arithmetic),
+            stages=_stage_reports(arithmetic, on_gpu=on_gpu),
             advice=advice,
-            notes=_notes(picked, costs[READ], whole, load),
+            notes=[*_notes(picked, costs[READ], whole, load), *([_GPU_DECODE] if on_gpu else [])],
             settings=_settings(engine, loaded.reason, options, plan, picked, whole),
         )
 
@@ -190,44 +194,17 @@ def _copy_costs(gpu: int, alone: StagesAlone, seconds: float) -> dict[str, Stage
     return copy_costs(CudaDevice(gpu), alone.pixels, alone.outputs, seconds)
 
 
-def _model_of(costs: Mapping[str, StageCost], picked: Picked, plan: LanePlan) -> PipelineModel:
-    """Arithmetic of a run whose lanes read, decode and infer in turn, on the CPU or with an engine on a GPU.
-
-    An engine on a GPU copies by itself, so the copies are part of its time and are taken out of it.
-    """
-    allowance = cpu_allowance()
-    on_gpu = UPLOAD in costs
-    never_wait = {stage: on_cpu(costs[stage]) for stage in (DECODE, ROWS, *(() if on_gpu else (INFER,)))}
-    if on_gpu:
-        copied_s = costs[UPLOAD].wall_s + costs[DOWNLOAD].wall_s
-        never_wait[INFER] = replace(costs[INFER], wall_s=max(0.0, costs[INFER].wall_s - copied_s))
-    read = picked.first_read if _is_cold(picked, costs[READ]) else costs[READ]
-    return PipelineModel(
-        costs={**costs, **never_wait, READ: read},
-        lanes=plan.lanes,
-        cpus=min(allowance.affinity, allowance.quota or allowance.affinity),
-        turns=((READ, DECODE, UPLOAD, INFER, DOWNLOAD, ROWS),),
-        single=((LISTING, SINK), (INFER,), (UPLOAD,), (DOWNLOAD,)) if on_gpu else ((LISTING, SINK),),
-    )
-
-
-def _is_cold(picked: Picked, again: StageCost) -> bool:
-    """Whether the first reading waited for what the second one found in the page cache.
-
-    A disk may wait in a few reads for many (readahead); without a disk's word the typical read has to be slow.
-    """
-    slow_s = 2 * again.wall_s + _SLOW_READ_S
-    from_disk = (picked.disk_share or 0.0) > 0.5 and picked.first_read.wall_s > slow_s
-    return from_disk or picked.median_read_s > slow_s
-
-
-def _stage_reports(model: PipelineModel) -> list[StageReport]:
+def _stage_reports(model: PipelineModel, *, on_gpu: bool) -> list[StageReport]:
+    """All stages in order; ``on_gpu``: the GPU decodes."""
     reports = []
+    absent = (
+        "the GPU decodes: only encoded bytes are copied" if on_gpu else "the engine runs on the CPU: nothing is copied"
+    )
     for name in (LISTING, READ, DECODE, UPLOAD, INFER, DOWNLOAD, ROWS, SINK):
         if name in model.costs:
             reports.append(StageReport(name, model.costs[name], model.alone(name), model.cpu_share(name)))
         else:
-            reports.append(StageReport(name, None, None, 0.0, "the engine runs on the CPU: nothing is copied"))
+            reports.append(StageReport(name, None, None, 0.0, absent))
     return reports
 
 
@@ -236,7 +213,7 @@ def _notes(picked: Picked, again: StageCost, whole: Whole, load: float) -> list[
     first_ms, again_ms = 1e3 * picked.first_read.wall_s, 1e3 * again.wall_s
     where = "" if picked.disk_share is None else f", {100 * picked.disk_share:.0f} % of the bytes from a disk"
     notes.append(f"reading an image took {first_ms:.3g} ms the first time{where}, and {again_ms:.3g} ms again")
-    if _is_cold(picked, again):
+    if is_cold(picked, again):
         notes.append("the verdict is for files that are not in the page cache; a second run over them reads faster")
     if picked.failures:
         notes.append(f"{picked.failures} of the samples could not be read and are not part of the numbers")

@@ -171,7 +171,7 @@ def _because(model: PipelineModel, limit: Limit, measured: float) -> str:
     idle = f"the engine idles {100 * engine_idle(model, measured):.0f} % of the time"
     cpus = f"{model.cpus:g} CPU{'s' if model.cpus != 1 else ''}"
     lanes = f"{model.lanes} lane{'s' if model.lanes != 1 else ''}"
-    if limit.resource is Resource.CPU and _on_gpu(model):
+    if limit.stage == DECODE and _on_gpu(model):
         return f"{rates}; {idle}"
     if limit.resource is Resource.CPU:
         shares = _shares(model, limit.stage)

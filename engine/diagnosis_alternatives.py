@@ -8,6 +8,7 @@ from functools import partial
 
 from .decoders.interface import DecodeMode, Decoder
 from .decoders.make import DecoderName, make_decoder
+from .device import HostDevice
 from .diagnosis_advice import Alternative
 from .diagnosis_measure import StagesAlone, in_rounds, relative_cost
 from .diagnosis_model import DECODE, INFER, PipelineModel, StageCost
@@ -56,7 +57,7 @@ def alternatives_of(
         works = {change: partial(alone.decode, decoder=decoder) for change, decoder in made.items()}
         costs = _compared(model.costs[DECODE], alone.decode, works, seconds)
         found += [Alternative(change, words, DECODE, costs[change]) for change, words, _, _ in tries]
-    if model.cpu_share(INFER) >= _LOOK_INTO:
+    if plan.device == HostDevice.name and model.cpu_share(INFER) >= _LOOK_INTO:
         sizes = [size for size in MICRO_BATCHES if size != plan.micro_batch and size <= options.batch_size]
         works = {f"--micro-batch {size}": partial(alone.infer, size=size) for size in sizes}
         costs = _compared(model.costs[INFER], alone.infer, works, seconds)

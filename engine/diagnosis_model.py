@@ -45,6 +45,7 @@ _SINGLE = {
     UPLOAD: Resource.PCIE,
     DOWNLOAD: Resource.PCIE,
     INFER: Resource.GPU,
+    DECODE: Resource.GPU,
 }
 
 MUCH_WAITING = 0.3

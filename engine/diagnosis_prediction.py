@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from .diagnosis_model import DOWNLOAD, INFER, LISTING, SINK, UPLOAD, PipelineModel, Resource
+from .diagnosis_model import DECODE, DOWNLOAD, INFER, LISTING, SINK, UPLOAD, PipelineModel, Resource
 from .simulation import StageModel, simulate
 from .stages import Role
 
 BATCHES_PER_LANE = 50
 """Batches that a lane goes through: filling and emptying it then weigh 2 %."""
 
-_ROLES = {UPLOAD: Role.IN, INFER: Role.COMPUTE, DOWNLOAD: Role.OUT}
+_ROLES = {DECODE: Role.IN, UPLOAD: Role.IN, INFER: Role.COMPUTE, DOWNLOAD: Role.OUT}
 
 
 def predicted_throughput(model: PipelineModel, micro_batch: int) -> float:

@@ -33,7 +33,9 @@ def heavy_model(path: Path) -> Path:
         helper.make_node("Conv", ["planes", "first"], ["a"], pads=[1, 1, 1, 1]),
         helper.make_node("Conv", ["a", "second"], ["b"], pads=[1, 1, 1, 1]),
         helper.make_node("Conv", ["b", "second"], ["c"], pads=[1, 1, 1, 1]),
-        helper.make_node("ReduceMean", ["c", "axes"], ["embedding"], keepdims=0),
+        helper.make_node("Conv", ["c", "second"], ["d"], pads=[1, 1, 1, 1]),
+        helper.make_node("Conv", ["d", "second"], ["e"], pads=[1, 1, 1, 1]),
+        helper.make_node("ReduceMean", ["e", "axes"], ["embedding"], keepdims=0),
     ]
     constants = {
         "first": rng.normal(0, 0.01, (48, 3, 3, 3)).astype(np.float32),
