@@ -8,7 +8,7 @@ here names CUDA or a runtime: the engine brings its device, and the decoder one 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -75,20 +75,21 @@ def device_lane(
             held.callback(contexts[-1].close)
         held.pop_all()
     work = _LaneWork(engine, decoder, pool, streams, contexts)
-    outputs = tuple(spec for spec in specs if spec.startswith(_OUT))
-    on_host = tuple(spec for spec in specs if spec.startswith(_HOST))
-    alone = tuple(spec for spec in specs if spec.startswith(_ALONE))
-    return Lane(
-        streams=streams,
-        stages=(
-            Stage("read", Role.READ, work.read, takes=("staged",)),
-            Stage("decode", Role.IN, work.decode, takes=("pixels",), frees=("staged",)),
-            Stage("infer", Role.COMPUTE, work.infer, takes=(*outputs, *alone), frees=("pixels", *alone)),
-            Stage("copy", Role.OUT, work.copy, takes=on_host, frees=outputs),
-            Stage("finish", Role.FINISH, work.finish, frees=on_host),
-        ),
-        slots=allocated,
-        closes=(work.let_go, *(context.close for context in contexts), decoder.close, pool.shutdown),
+    closes = (work.let_go, *(context.close for context in contexts), decoder.close, pool.shutdown)
+    return Lane(streams, _stages(work, specs), allocated, closes)
+
+
+def _stages(work: _LaneWork, buffers: Iterable[str]) -> tuple[Stage, ...]:
+    """Each buffer goes its own way: taken by the stage that writes it first, freed by the one that reads it last."""
+    outputs, on_host, alone = (
+        tuple(name for name in buffers if name.startswith(prefix)) for prefix in (_OUT, _HOST, _ALONE)
+    )
+    return (
+        Stage("read", Role.READ, work.read, takes=("staged",)),
+        Stage("decode", Role.IN, work.decode, takes=("pixels",), frees=("staged",)),
+        Stage("infer", Role.COMPUTE, work.infer, takes=(*outputs, *alone), frees=("pixels", *alone)),
+        Stage("copy", Role.OUT, work.copy, takes=on_host, frees=outputs),
+        Stage("finish", Role.FINISH, work.finish, frees=on_host),
     )
 
 
