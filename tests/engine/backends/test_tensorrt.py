@@ -38,6 +38,12 @@ def test_infer_gives_exactly_the_rows_of_each_batch_whatever_came_before(engine,
         assert np.array_equal(got, means(pixels))
 
 
+def test_what_infer_has_given_is_not_touched_by_the_next_batch(engine):
+    first = engine.infer(pictures(4, 1))["embedding"]
+    engine.infer(pictures(4, 2))
+    assert np.array_equal(first, means(pictures(4, 1)))
+
+
 @pytest.mark.parametrize("shape", [(9, *SIZE, 3), (0, *SIZE, 3), (2, 4, 8, 3)])
 def test_infer_refuses_a_batch_that_is_none(engine, shape):
     with pytest.raises(InferError, match=r"takes uint8 \[1 to 8, 8, 8, 3\]"):
