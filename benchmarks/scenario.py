@@ -78,18 +78,21 @@ def run_scenarios(
 ) -> dict[str, Any]:
     """Run ``names`` in order over ``pictures``, encoded images that decode; returns a document for a bench file.
 
-    Its ``results`` have one object per scenario with ``declared``, the one line that counts. Raises MissingExtraError
-    without the load generator, and VdaliError where a query does not become a row.
+    Its ``results`` have one object per scenario with ``declared``, the one line that counts, and ``server_trials`` each
+    step of the search. Raises MissingExtraError without the load generator, and VdaliError where a query does not
+    become a row.
     """
     load_generator()
     with _subject(model, pictures, options, say) as subject:
         results = [_RUN[name](subject, options, say) for name in names]
+        trials = [trial for result in results for trial in result.pop("trials", [])]
         return {
             "kind": "scenarios",
             "environment": environment(gpu_of(options.device)),
             **subject.about,
             "verdict": "; ".join(result["declared"] for result in results),
             "results": results,
+            **({"server_trials": trials} if trials else {}),
             "notes": [f"{DISCLAIMER}. Encoded images in memory to rows; decoding is part of the work."],
         }
 
@@ -119,6 +122,8 @@ def _subject(model: Path, pictures: Sequence[bytes], options: ScenarioOptions, s
             "threads_per_lane": options.threads,
             "most_images_at_once": options.most,
             "pictures": len(pictures),
+            "trial_s": options.seconds,
+            "fewest_queries_of_a_server_trial": options.fewest,
         }
         say(
             f"{DISCLAIMER}: {engine.spec.name} {engine.spec.precision} on {engine.name}, decoder {decoders[0].name}, "

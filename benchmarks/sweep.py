@@ -98,7 +98,8 @@ def _swept(
 ) -> dict[str, Any]:
     lanes = options.lanes or max(1, cpu_allowance().threads // options.threads)
     gpu = gpu_of(options.device)
-    timer = CellTimer(files, lanes, options.rounds, options.seconds, gpu, say)
+    cpus = min(lanes * options.threads, cpu_allowance().threads) if gpu is None else None
+    timer = CellTimer(files, lanes, options.rounds, options.seconds, gpu, say, cpus)
     sizes = options.resolutions or (models.size,)
     plan = SweepPlan(
         [
@@ -111,9 +112,9 @@ def _swept(
         text_of_size(models.size),
     )
     measure_series(plan, partial(_contender, options, models), timer, file, say)
-    if gpu is None:
+    if cpus is not None:
         cells = [cell for series in plan.series for cell in file.cells_of(series)]
-        notes = [*notes, *filter(None, [crowding(cells, min(lanes * options.threads, cpu_allowance().threads))])]
+        notes = [*notes, *filter(None, [crowding(cells, cpus)])]
     return conclude(plan, file, _attention(models, sizes, say), notes, vnni=gpu is not None or _has_int8())
 
 

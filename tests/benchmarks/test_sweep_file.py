@@ -217,3 +217,19 @@ def test_an_engine_without_memory_for_a_batch_ends_the_pass_instead_of_going_on_
     with pytest.raises(VdaliError, match="Failed to allocate memory") as caught:
         engine.infer(np.zeros((3, 1, 1, 3), np.uint8))
     assert not isinstance(caught.value, InferError)  # which the data path would answer by trying single images
+
+
+def test_a_measurement_that_did_not_get_its_cpus_is_made_once_more(tmp_path):
+    found: list[str] = []
+
+    class Counted(CellTimer):
+        def _row(self, make, images, *, rounds):
+            found.append("row")
+            return super()._row(make, images, rounds=rounds)
+
+    maker = partial(toy_systems.Batched, 1, None)  # sleeps, so it never uses its CPU
+    for cpus, rows in ((None, 1), (1, 2)):
+        found.clear()
+        timer = Counted([Path("a.jpg")], 1, 1, 0.01, None, lambda line: None, cpus)
+        assert timer.measure(maker, 1, 200.0).throughput is not None
+        assert len(found) == rows
