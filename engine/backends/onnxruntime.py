@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ..cpu import has_vnni
 from ..errors import InferError, ModelError
 from ..spec import INPUT_NAME, METADATA_KEY, OUTPUT_NAMES, ModelSpec, Precision
-from .content import model_content
+from .content import external_locations, model_content
 
 CPU = "CPUExecutionProvider"
 
@@ -74,8 +74,23 @@ def _session(path: Path, threads: int) -> Any:
     try:
         return ort.InferenceSession(str(path), options, providers=[CPU])
     except Exception as error:  # its exceptions share no base but Exception
+        _check_data_files(path)
         reason = str(error).rstrip(".")
         raise ModelError(f"ONNX Runtime cannot load {path}: {reason}. Export the model again.") from error
+
+
+def _check_data_files(path: Path) -> None:
+    """Raise ModelError in plainer words than ONNX Runtime's where a readable model lacks external data."""
+    try:
+        names = external_locations(path)
+    except ModelError:
+        return
+    missing = [name for name in names if not (path.parent / name).is_file()]
+    if missing:
+        raise ModelError(
+            f"{path} keeps weights in {', '.join(missing)}, which is missing in {path.parent}. Put it there, or export "
+            "again."
+        )
 
 
 def _int8_saturates() -> bool:

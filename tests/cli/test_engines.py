@@ -1,0 +1,133 @@
+"""Engines from the command line: made, judged, built, kept; and every bad input is one message with its status."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import onnx
+import pytest
+from models import mean_colour_model, tiny_classifier
+from onnx import TensorProto, helper
+from precision_models import scaled
+from vdali.engine.plans.flavour import find_flavour
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("VDALI_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def rtx() -> None:
+    if find_flavour() != "tensorrt_rtx":
+        pytest.skip("TensorRT-RTX does not build plans here: pip install 'vdali[rtx]'")
+
+
+def test_engines_are_made_and_the_table_ends_what_is_printed(vdali, model, pictures) -> None:
+    words = ("engines", "make", model, "--precisions", "fp32,fp16", "--images", pictures, "--flavour", "none")
+    made = vdali(*words)
+    assert made.status == 0
+    head, *rows = made.out.splitlines()
+    assert head.split()[:4] == ["model", "precision", "MiB", "agreement"]
+    assert [row.split("built")[0].split()[2] for row in rows] == ["fp32", "fp16"]
+    assert "no TensorRT flavour here" in rows[0]
+    again = vdali(*words, "--json")
+    assert [(row["precision"], row["status"]) for row in json.loads(again.out)] == [
+        ("fp32", "cached"),
+        ("fp16", "cached"),
+    ]
+
+
+def test_a_refused_engine_is_status_5_after_the_others_are_made(vdali, model, pictures, tmp_path) -> None:
+    (tmp_path / "broken.onnx").write_bytes(b"weights go here")
+    made = vdali(
+        "engines", "make", "broken.onnx", model, "--precisions", "fp32", "--images", pictures, "--flavour", "none"
+    )
+    assert made.status == 5
+    assert "1 of 2 engines were refused" in made.err
+    assert "refused: " in made.out.splitlines()[1]
+    assert "built" in made.out.splitlines()[2]
+
+
+def test_a_precision_is_judged_and_a_doctored_file_is_refused_with_its_worst_picture(vdali, pictures, tmp_path) -> None:
+    fp32, half = tiny_classifier(tmp_path / "fp32.onnx"), tmp_path / "half.onnx"
+    assert vdali("export", fp32, "-p", "fp16", "--calibrate", pictures, "-o", half).status == 0
+    good = vdali("validate", half, pictures, "-p", "fp16", "--reference", fp32, "--json")
+    assert good.status == 0
+    assert json.loads(good.out)["pictures"] == 29
+    doctored = scaled(half, tmp_path / "x8.onnx", "weight/float16", -8.0)
+    bad = vdali("validate", doctored, pictures, "-p", "fp16", "--reference", fp32)
+    assert bad.status == 5
+    assert "cosine_min -" in bad.err
+    assert "worst" in bad.err
+
+
+@pytest.mark.parametrize("content", [None, b"", b"<html>404</html>"])
+def test_a_calibration_folder_without_a_usable_picture_is_status_3(vdali, model, tmp_path, cache, content) -> None:
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    if content is not None:
+        (folder / "photo.jpg").write_bytes(content)
+    ended = vdali("export", model, "-p", "fp16", "--calibrate", folder, "-o", "half.onnx")
+    assert (ended.status, ended.out) == (3, "")
+    assert str(folder) in ended.err
+    assert not list(tmp_path.glob("half*"))
+    assert not list(cache.glob("models/*"))
+
+
+def test_missing_external_data_is_status_5_and_names_the_file(vdali, pictures, tmp_path) -> None:
+    path = tiny_classifier(tmp_path / "model.onnx")
+    onnx.save(onnx.load(path), path, save_as_external_data=True, location="model.data", size_threshold=0)
+    (tmp_path / "model.data").unlink()
+    for words in (("validate", path, pictures, "-p", "fp16"), ("run", pictures, "-m", path, "-o", tmp_path / "out")):
+        ended = vdali(*words)
+        assert ended.status == 5
+        assert "model.data" in ended.err
+
+
+def test_a_plan_is_built_found_listed_verified_and_dropped(vdali, rtx, tmp_path) -> None:
+    model = tiny_classifier(tmp_path / "model.onnx")
+    words = ("build", model, "--target", "sm89,sm120", "-o", tmp_path / "copy.plan")
+    built = vdali(*words)
+    assert built.status == 0
+    assert "built: no plan yet" in built.err
+    assert "for sm89, sm120, batch 1,32,64: built, not run" in built.err
+    assert (tmp_path / "copy.plan.json").exists()
+    again = vdali(*words)
+    assert "hit: built 20" in again.err
+    listed = vdali("engines", "ls", "--json")
+    (entry,) = json.loads(listed.out)
+    assert vdali("engines", "verify").status == 0
+    plan = Path(entry["plan"])
+    plan.write_bytes(plan.read_bytes()[:-10])
+    damaged = vdali("engines", "verify")
+    assert damaged.status == 5
+    assert "plan truncated" in damaged.out
+    assert "built: plan truncated" in vdali(*words).err
+    dropped = vdali("engines", "gc", "--keep", "0")
+    assert dropped.status == 0
+    assert plan.name in dropped.out
+    assert not plan.exists()
+
+
+def test_an_operator_that_tensorrt_lacks_is_status_5_in_the_parsers_words(vdali, rtx, tmp_path, cache) -> None:
+    path = mean_colour_model(tmp_path / "model.onnx")
+    model = onnx.load(path)
+    model.graph.node.append(helper.make_node("NonZero", ["embedding"], ["where"], name="where_is_it"))
+    model.graph.output.append(helper.make_tensor_value_info("where", TensorProto.INT64, [2, "k"]))
+    onnx.save(model, path)
+    ended = vdali("build", path, "--target", "sm89")
+    assert (ended.status, ended.out) == (5, "")
+    assert "NonZero plugin creator version 1 was not found in plugin registry" in ended.err
+    assert not list(cache.glob("plans/*.plan*[!k]"))
+
+
+def test_words_that_make_no_sense_are_status_2(vdali, model) -> None:
+    for words in (
+        ("engines", "make", model, "--precisions", "fp17"),
+        ("build", model, "--batch-profile", "8,4,2"),
+        ("build", model, "--target", "sm1"),
+    ):
+        assert vdali(*words).status == 2, words
