@@ -2,9 +2,8 @@
 
 What a GPU cannot take (other formats, CMYK, tiny or broken files) the host decodes and resizes, several at a time, and
 sends up as finished rows: to pack a whole picture into pinned memory for a resize on the GPU takes more CPU than to
-resize it (1500 x 1000: 2.3 ms against 0.45). When DALI loses a run for
-one bad picture, nvImageCodec says which pictures are bad; those go to the host, which judges them as it does in every
-other decoder, and the others run again.
+resize it (1500 x 1000: 2.3 ms against 0.45). When DALI loses a run for one bad picture, nvImageCodec says which
+pictures are bad; those go to the host, which judges them as it does in every other decoder, and the others run again.
 """
 
 from __future__ import annotations
