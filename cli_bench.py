@@ -29,7 +29,15 @@ from .engine.errors import UsageError
     show_default=True,
     help="Other systems: torch, torch-tuned, torch-compiled, dali-torch, spdl-torch, ray; with commas between.",
 )
-@click.option("-p", "--precision", default="fp32", show_default=True, help="vdali's precisions, with commas between.")
+@click.option(
+    "-p",
+    "--precision",
+    "--precisions",
+    "precision",
+    default="fp32",
+    show_default=True,
+    help="vdali's precisions, with commas between.",
+)
 @click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:N.")
 @click.option("--batch-size", type=click.IntRange(1, 65536), default=32, show_default=True)
 @click.option("--images", type=click.IntRange(1), default=256, show_default=True, help="Use the first N images.")

@@ -11,7 +11,7 @@ from .report_diagnosis import diagnosis_sections, stages_of_run, verdict_of_run
 from .report_input import RunRecord
 from .report_page import Charts, Facts, Page, Section
 from .report_timeline import timeline
-from .report_words import NOTHING, byte_count, number, seconds, shown
+from .report_words import NOTHING, byte_count, heading, number, seconds, shown
 
 _ENVIRONMENT_LAST = ("packages",)
 
@@ -58,7 +58,7 @@ def cost_section(cost: Mapping[str, Any]) -> Section:
 def environment_section(environment: Mapping[str, Any]) -> Section | None:
     """Machine and versions."""
     names = [name for name in environment if name not in _ENVIRONMENT_LAST]
-    rows = [(name.replace("_", " "), shown(name, environment[name])) for name in names]
+    rows = [(heading(name), shown(name, environment[name])) for name in names]
     packages = environment.get("packages") or {}
     rows += [(str(name), str(version)) for name, version in packages.items()]
     return Section("Environment", [Facts(rows)]) if rows else None

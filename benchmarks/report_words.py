@@ -39,7 +39,7 @@ def _spelled(key: str) -> str:
 
 def shown(key: str, value: Any) -> str:
     """Text of a value; a spread (min, median, max) becomes ``median (min to max)``."""
-    if value is None or value == "":
+    if value is None or value == "" or value == []:
         return NOTHING
     if isinstance(value, bool):
         return "yes" if value else "no"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,6 +15,8 @@ from .data import make_jpegs, usable_files
 
 Input = str | os.PathLike[str]
 _MADE = 64
+_UNUSUAL = re.compile(r"[^A-Za-z0-9._-]")
+_NAME_CHARACTERS = 80
 
 
 def staged_images(
@@ -33,7 +36,7 @@ def staged_images(
         if isinstance(entry, Failure):
             left_out[entry.id] = entry.message
             continue
-        path = folder / f"{len(ids):06d}"
+        path = folder / f"{len(ids):06d}-{_UNUSUAL.sub('_', entry.id)[-_NAME_CHARACTERS:]}"  # so that people know it
         try:
             path.write_bytes(entry.read())
         except ReadError as error:
