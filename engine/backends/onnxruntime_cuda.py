@@ -7,8 +7,10 @@ stream; contexts on the same stream share it. Give the lanes of a GPU one stream
 from __future__ import annotations
 
 import ctypes
+import io
 import threading
 from collections.abc import Mapping
+from contextlib import redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -186,7 +188,8 @@ def _session(path: Path, spec: ModelSpec, device: CudaDevice, stream: int) -> An
         "use_tf32": str(int(spec.precision is Precision.TF32)),
     }
     ort.set_default_logger_severity(_FATAL)  # what it would print is in the messages below
-    ort.preload_dlls()  # CUDA and cuDNN out of the nvidia wheels, which the loader does not search
+    with redirect_stdout(io.StringIO()):  # it prints there, where results go
+        ort.preload_dlls()  # CUDA and cuDNN out of the nvidia wheels, which the loader does not search
     try:
         session = ort.InferenceSession(str(path), options, providers=[(CUDA, provider)])
     except Exception as error:  # its exceptions share no base but Exception

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import inspect
 import mmap
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -202,6 +203,18 @@ def test_operators_on_shapes_may_stay_on_the_cpu(tmp_path):
     graph = helper.make_graph(nodes, "shapes", ends[:1], ends[1:], [rest])
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9), tmp_path / "m.onnx")
     assert operators_on_cpu(session_on_cpu(tmp_path / "m.onnx")) == []
+
+
+def test_what_onnxruntime_prints_does_not_reach_stdout_or_stderr(runtime, tmp_path, monkeypatch, capfd):
+    """Results go to stdout; what the provider misses is in the error's message."""
+    if gpus().count:
+        pytest.skip("this machine has a GPU")
+    monkeypatch.setattr(ort, "preload_dlls", lambda: sys.stdout.write("Failed to load libcublasLt.so.13"))
+    device = CudaDevice(0, runtime=runtime)
+    with pytest.raises(DeviceError, match="CUDA provider"):
+        OnnxRuntimeCudaEngine(mean_colour_model(tmp_path / "m.onnx", SIZE), device)
+    device.close()
+    assert capfd.readouterr() == ("", "")
 
 
 def test_an_unusable_file_is_a_model_error_and_a_missing_provider_a_device_error(runtime, tmp_path):
