@@ -39,6 +39,9 @@ def main(words: Sequence[str] | None = None, *, run: Callable[..., PartReport] =
         return 0
     parts = [part_named(name) for name in options.part] or list(PARTS)
     machine = _machine()
+    if not machine["gpus"]:
+        print(machine["line"], file=sys.stderr)
+        return NO_GPU_STATUS
     print(machine["line"], flush=True)
     reports = run_parts(parts, total_s=options.seconds, tell=lambda line: print(line, flush=True), run=run)
     print(summary(reports))
@@ -68,14 +71,19 @@ def run_parts(
 
 
 def _machine() -> dict[str, Any]:
-    """What this is run on, as the project itself sees it."""
+    """What this is run on, as the project itself sees it; ``line`` is for people, and without ``gpus`` says why."""
     try:
         from ...engine.gpu_probe import probe_gpu
 
         found = probe_gpu()
     except ImportError as error:
-        return {"line": f"a GPU is here, but it cannot be described: {error}", "gpus": []}
-    names = ", ".join(gpu.name for gpu in found.gpus) or f"no usable GPU ({found.reason})"
+        return {
+            "line": f"The driver knows a GPU, but it cannot be used: {error}. Install vdali's packages.",
+            "gpus": [],
+        }
+    if not found.count:
+        return {"line": f"The driver knows a GPU, but it cannot be used: {found.reason}. {found.advice}", "gpus": []}
+    names = ", ".join(gpu.name for gpu in found.gpus)
     line = f"{names}; driver {found.driver or 'unknown'}, CUDA {found.cuda or 'unknown'}"
     return {"line": line, "driver": found.driver, "cuda": found.cuda, "gpus": [asdict(gpu) for gpu in found.gpus]}
 

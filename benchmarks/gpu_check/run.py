@@ -6,6 +6,7 @@ Nothing but the standard library is imported before it is known that there is a 
 from __future__ import annotations
 
 import importlib.util
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,13 @@ def main() -> int:
         _module_at("vdali", ROOT / "__init__.py", package=ROOT)
     from vdali.benchmarks.gpu_check.__main__ import main as check
 
-    return check(sys.argv[1:])
+    status = check(sys.argv[1:])
+    if "--child" in sys.argv:
+        # What was found is written. Libraries that tear down a GPU in an order of their own must not spoil it.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+    return status
 
 
 def _module_at(name: str, file: Path, *, package: Path | None = None) -> Any:

@@ -37,6 +37,7 @@ ENTRY = ROOT / "benchmarks" / "gpu_check" / "run.py"
 STUB = """
 #include <stdlib.h>
 int cuInit(unsigned flags) { return atoi(getenv("STUB_INIT")); }
+int cuDriverGetVersion(int* version) { *version = 13000; return 0; }
 int cuDeviceGetCount(int* count) { *count = atoi(getenv("STUB_COUNT")); return 0; }
 """
 
@@ -79,6 +80,18 @@ def test_make_gpu_check_ends_non_zero_before_it_installs_anything(no_gpu):
     assert "Traceback" not in done.stderr
 
 
+@pytest.fixture
+def stub(tmp_path) -> Path:
+    """Folder of a driver that knows as many GPUs as it is told, and can do nothing else."""
+    if shutil.which("gcc") is None:
+        pytest.skip("no gcc here")
+    (tmp_path / "stub.c").write_text(STUB)
+    subprocess.run(
+        ["gcc", "-shared", "-fPIC", str(tmp_path / "stub.c"), "-o", str(tmp_path / "libcuda.so.1")], check=True
+    )
+    return tmp_path
+
+
 @pytest.mark.parametrize(
     ("init", "count", "hidden", "words"),
     [
@@ -88,20 +101,23 @@ def test_make_gpu_check_ends_non_zero_before_it_installs_anything(no_gpu):
         ("0", "2", None, ""),
     ],
 )
-def test_a_driver_is_asked_for_its_gpus(tmp_path, init, count, hidden, words):
-    if shutil.which("gcc") is None:
-        pytest.skip("no gcc here")
-    (tmp_path / "stub.c").write_text(STUB)
-    subprocess.run(
-        ["gcc", "-shared", "-fPIC", str(tmp_path / "stub.c"), "-o", str(tmp_path / "libcuda.so.1")], check=True
-    )
-    environment = {"LD_LIBRARY_PATH": str(tmp_path), "STUB_INIT": init, "STUB_COUNT": count}
+def test_a_driver_is_asked_for_its_gpus(stub, init, count, hidden, words):
+    environment = {"LD_LIBRARY_PATH": str(stub), "STUB_INIT": init, "STUB_COUNT": count}
     if hidden is not None:
         environment["CUDA_VISIBLE_DEVICES"] = hidden
     done = run(sys.executable, str(ENTRY.with_name("driver.py")), **environment)
     assert done.returncode == (4 if words else 0)
     assert words in done.stderr
     assert bool(done.stderr) == bool(words)
+
+
+def test_a_gpu_that_the_driver_knows_and_nobody_can_use_is_said_before_any_part_runs(no_gpu, stub):
+    done = run(sys.executable, str(ENTRY), LD_LIBRARY_PATH=str(stub), STUB_INIT="0", STUB_COUNT="1")
+    assert done.returncode == 4
+    assert done.stdout == ""
+    assert done.stderr.startswith("The driver knows a GPU, but it cannot be used: ")
+    assert "CUDA: " in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def failing(error: Exception):
@@ -249,6 +265,7 @@ def test_all_parts_are_there_and_fit_in_eight_minutes():
 @pytest.fixture
 def a_gpu(monkeypatch) -> None:
     monkeypatch.setattr(command, "why_no_gpu", lambda: "")
+    monkeypatch.setattr(command, "_machine", lambda: {"line": "a GPU, played", "gpus": [{"name": "played"}]})
 
 
 @pytest.mark.parametrize(("bad", "status"), [("sys.exit(1)", 1), ("", 0)])
