@@ -13,14 +13,18 @@ from contextlib import closing
 from io import BytesIO
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
+import vdali
 from cuda.bindings import runtime as real
 from decoding import encode, photo
 from fake_gpu import FakeDeviceEngine, FakeMixedPipeline, colour_spec, mean_colour
-from models import plain_preprocess
-from pictures import KINDS, encoded, number_of
+from models import mean_colour_model, plain_preprocess
+from pictures import KINDS, encoded, number_of, write_numbered
 from PIL import Image
+from vdali.engine import job
 from vdali.engine.backends.interface import DeviceEngine
+from vdali.engine.backends.load import LoadedEngine
 from vdali.engine.batch import Encoded, Failure, Outcome, Sample
 from vdali.engine.cuda_device import CudaDevice
 from vdali.engine.cuda_lane import device_lane
@@ -31,6 +35,7 @@ from vdali.engine.decoders.interface import DecodeOptions
 from vdali.engine.decoders.make import DecoderName, make_decoder
 from vdali.engine.decoders.picture_check import PictureCheck
 from vdali.engine.errors import DeviceError, ReadError, UsageError
+from vdali.engine.gpu_probe import probe_gpu
 from vdali.engine.lanes import DEVICE_ROLES, DEVICE_SLOTS, LaneOptions, make_scheduler
 from vdali.engine.pipeline import batches_of
 from vdali.engine.preprocess import Preprocess
@@ -306,3 +311,25 @@ def test_a_second_lane_that_does_not_fit_takes_the_first_one_with_it(cuda, runti
 def test_none_of_something_is_refused(name):
     with pytest.raises(UsageError, match=f"number of {name} must be at least 1, got 0"):
         LaneOptions(**{name: 0})
+
+
+@pytest.mark.parametrize("name", ["auto", "turbo"])
+def test_a_whole_run_on_a_gpu_commits_every_picture_and_says_what_it_used(runtime, tmp_path, monkeypatch, name):
+    """`vdali.run` with nothing replaced but the engine that the model's file would become."""
+    if probe_gpu().count:
+        pytest.skip("this machine has a GPU, which DALI would take")
+    write_numbered(tmp_path / "in", 50, bad=frozenset({7, 20}))
+    device = CudaDevice(0, runtime=runtime)
+    engine = colour_engine(device, runtime)
+    monkeypatch.setattr(job, "load_engine", lambda *words, **named: LoadedEngine(engine, "it is played"))
+    model = mean_colour_model(tmp_path / "m.onnx", SIZE)
+    report = vdali.run(tmp_path / "in", out=tmp_path / "out", model=model, decoder=name, batch_size=8, slots=2)
+    assert (report.status, report.rows_total, report.failures_total) == ("finished", 48, 2)
+    assert (report.used.engine, report.used.decoder, report.used.micro_batch) == (engine.name, "turbo", 8)
+    assert list(report.stages) == ["read", "decode", "infer", "copy", "finish"]
+    table = pq.read_table(tmp_path / "out" / "rows")
+    for sample_id, vector in zip(table["id"].to_pylist(), table["embedding"].to_pylist(), strict=True):
+        assert number_of(np.array(vector)) == int(sample_id[:4])
+    assert all(context.closed for context in engine.contexts)
+    device.close()
+    assert runtime.memory == {}
