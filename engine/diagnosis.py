@@ -39,7 +39,6 @@ from .errors import UsageError
 from .lanes import LaneOptions, LanePlan, make_scheduler
 from .preprocess import Exif
 from .sources.interface import Source
-from .telemetry_gpu import ordinal_of
 
 _MUCH_ELSEWHERE = 0.25
 _GPU_DECODE = (
@@ -150,7 +149,7 @@ def diagnose(
         alone = StagesAlone(source, picked, engine, decoders.own, micro_batch=plan.micro_batch, scratch=folder)
         say(f"each stage alone, {seconds:g} s each")
         costs = alone.costs(seconds)
-        gpu = ordinal_of(engine.name, device)
+        gpu = loaded.ordinal
         copies = _copy_costs(gpu, alone, seconds) if gpu is not None else {}
         arithmetic = model_of(costs | copies, picked, plan)
         alternatives = alternatives_of(alone, arithmetic, decoders, options, plan, seconds)

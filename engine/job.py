@@ -28,7 +28,6 @@ from .sinks.run_dir import OutputFormat, RunDirectory, RunStatus
 from .sources.interface import Source
 from .spec import Precision
 from .telemetry import TELEMETRY_FILE, Counts, Telemetry, TelemetryOptions
-from .telemetry_gpu import ordinal_of
 
 _PACKAGES = ("numpy", "onnxruntime-gpu", "simplejpeg", "cykooz-resizer", "pillow", "nvidia-dali-cuda120", "pyarrow")
 
@@ -107,10 +106,12 @@ def _run_in(
     report = RunReport(
         options.out, "failed", _used(options, loaded, plan), Progress(), source=options.source.describe()
     )
-    ordinal = ordinal_of(loaded.engine.name, options.device)
-    with closing(scheduler), _telemetry(directory, options, report.progress, scheduler, ordinal) as telemetry:
-        directory.start(environment(ordinal))
-        with closing(open_sink(directory, options.parts)) as sink:
+    with closing(scheduler):
+        directory.start(environment(loaded.ordinal))  # before any other file: run.json makes the folder a run's OUT
+        with (
+            _telemetry(directory, options, report.progress, scheduler, loaded.ordinal) as telemetry,
+            closing(open_sink(directory, options.parts)) as sink,
+        ):
             session = Session(
                 options.source,
                 report,
@@ -141,7 +142,7 @@ def _telemetry(
 
     with Telemetry(
         directory.path / TELEMETRY_FILE,
-        session=directory.sessions + 1,
+        session=directory.sessions,
         counts=counts,
         gpus=None if ordinal is None else [ordinal],
         options=options.telemetry,

@@ -101,13 +101,6 @@ class GpuSampler:
         return _share(max(mine, key=lambda sample: sample.timeStamp).smUtil) if mine else None
 
 
-def ordinal_of(engine: str, device: str) -> int | None:
-    """CUDA ordinal that an engine of this name runs on, where ``device`` was asked for; None on a CPU."""
-    if engine.endswith("CPUExecutionProvider"):
-        return None
-    return int(device.partition(":")[2] or 0)
-
-
 def open_gpu_sampler(ordinals: Sequence[int] | None = None) -> tuple[GpuSampler | None, str]:
     """Sampler of the CUDA devices ``ordinals`` (None: every GPU that the driver knows), or None and why not."""
     try:

@@ -196,3 +196,20 @@ def test_an_id_that_two_wrappers_find_twice_is_told_once(tmp_path, model):
     table = pq.read_table(tmp_path / "out" / "failures").to_pylist()
     assert [row["kind"] for row in table] == ["duplicate_id"] * 2
     assert all("failed too" not in row["message"] for row in table)
+
+
+def test_a_model_in_int8_runs_on_a_cpu_whatever_its_engine_calls_itself(tmp_path, numbered):
+    int8 = with_spec(mean_colour_model(tmp_path / "int8.onnx", size=(8, 8)), precision=Precision.INT8)
+    report = vdali.run(numbered, model=int8, out=tmp_path / "out", precision="int8", limit=5)
+    assert (report.status, report.rows_total) == ("finished", 5)
+
+
+def test_a_session_that_ends_before_its_first_batch_can_be_resumed(tmp_path, numbered, model, monkeypatch):
+    def broken(*args: object, **options: object) -> None:
+        raise OSError("no telemetry today")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("vdali.engine.job.Telemetry", broken)
+        with pytest.raises(OSError, match="today"):
+            vdali.run(numbered, model=model, out=tmp_path / "out", limit=5)
+    assert vdali.run(numbered, model=model, out=tmp_path / "out", limit=5).rows_total == 5

@@ -22,13 +22,14 @@ E = TypeVar("E")
 
 @dataclass(frozen=True, slots=True)
 class LoadedEngine:
-    """An engine and why this one: ``reason`` is a sentence for people.
+    """An engine and why this one: ``reason`` is a sentence for people, ``ordinal`` the GPU's (None: the CPU).
 
     ``fell_back``: it runs on the CPU although a GPU is here, which a long run should hear at its start.
     """
 
     engine: Engine
     reason: str
+    ordinal: int | None = None
     fell_back: bool = False
 
 
@@ -103,7 +104,7 @@ def _given_plan(wanted: _Wanted) -> LoadedEngine:
             "built from, or run `vdali doctor`."
         )
     engine = load_plan(wanted.path, ordinal=ordinal, options=wanted.tensorrt)
-    return LoadedEngine(engine, f"{reason}; the plan was given ({state})")
+    return LoadedEngine(engine, f"{reason}; the plan was given ({state})", ordinal)
 
 
 def _on_cpu(wanted: _Wanted, reason: str) -> LoadedEngine:
@@ -119,13 +120,12 @@ def _on_gpu(wanted: _Wanted, gpus: GpuProbe, ordinal: int, reason: str) -> Loade
     why = found.why if found is not None else ""
     if found is not None and found.plan is not None:
         try:
-            return LoadedEngine(
-                load_plan(found.plan, ordinal=ordinal, options=wanted.tensorrt), f"{reason}; {found.why}"
-            )
+            engine = load_plan(found.plan, ordinal=ordinal, options=wanted.tensorrt)
+            return LoadedEngine(engine, f"{reason}; {found.why}", ordinal)
         except (ModelError, DeviceError) as error:
             why = f"its plan cannot be used: {error}"
     fallback = _with_device(ordinal, lambda device: OnnxRuntimeCudaEngine(wanted.path, device))
-    return LoadedEngine(fallback, f"{reason}; no TensorRT: {why}" if why else reason)
+    return LoadedEngine(fallback, f"{reason}; no TensorRT: {why}" if why else reason, ordinal)
 
 
 def load_plan(path: Path, *, ordinal: int = 0, options: TensorRTOptions | None = None) -> TensorRTEngine:
