@@ -7,7 +7,7 @@ from contextlib import ExitStack
 
 from .backends.interface import DeviceEngine
 from .cuda_device import CudaDevice
-from .cuda_lane import device_lane
+from .cuda_lane import READ_PIECES, device_lane
 from .decoders.interface import DecodeOptions
 from .decoders.make import DecoderName
 from .decoders.make_on_device import make_device_decoder
@@ -27,7 +27,9 @@ def new_device_lanes(
     slots: int,
     threads: int,
 ) -> tuple[list[Lane], str]:
-    """``count`` lanes with ``threads`` of the host each, and the name of the decoder that they took; all or none."""
+    """``count`` lanes with ``threads`` decoders of the host each, and the name of the decoder that they took; all or
+    none.
+    """
     device = engine.device
     assert isinstance(device, CudaDevice), "an engine on a device that is no GPU has no such lanes"
     lanes: list[Lane] = []
@@ -37,7 +39,7 @@ def new_device_lanes(
         held.callback(lambda: Scheduler(lanes).close())
         for number in range(count):
             name = f"{device.name}-lane-{number}"
-            pool = held.enter_context(ThreadPoolExecutor(threads, thread_name_prefix=f"{name}-host"))
+            pool = held.enter_context(ThreadPoolExecutor(max(threads, READ_PIECES), thread_name_prefix=f"{name}-host"))
             taken = make_device_decoder(
                 decoder, preprocess, decode, device, pool, max_batch=batch_size, threads=threads
             )
