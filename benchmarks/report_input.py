@@ -13,8 +13,7 @@ import pyarrow as pa
 from ..engine.diagnosis_model import FORMAT_VERSION as DIAGNOSIS_VERSION
 from ..engine.errors import InputNotFoundError, UsageError
 from ..engine.sinks.run_dir import FORMAT_VERSION as RUN_VERSION
-from ..engine.sinks.run_dir import RUN_FILE
-from ..engine.telemetry import TELEMETRY_FILE
+from ..engine.sinks.run_dir import RUN_FILE, TELEMETRY_FILE
 from ..engine.telemetry_file import read_telemetry
 from .bench_file import read_bench
 

@@ -24,10 +24,10 @@ from .scheduler import Scheduler
 from .session import Session, check_failures
 from .sinks.open import open_sink
 from .sinks.parquet import PartOptions
-from .sinks.run_dir import OutputFormat, RunDirectory, RunStatus
+from .sinks.run_dir import TELEMETRY_FILE, OutputFormat, RunDirectory, RunStatus
 from .sources.interface import Source
 from .spec import Precision
-from .telemetry import TELEMETRY_FILE, Counts, Telemetry, TelemetryOptions
+from .telemetry import Counts, Telemetry, TelemetryOptions
 
 _PACKAGES = ("numpy", "onnxruntime-gpu", "simplejpeg", "cykooz-resizer", "pillow", "nvidia-dali-cuda120", "pyarrow")
 
@@ -106,12 +106,9 @@ def _run_in(
     report = RunReport(
         options.out, "failed", _used(options, loaded, plan), Progress(), source=options.source.describe()
     )
-    with closing(scheduler):
-        directory.start(environment(loaded.ordinal))  # before any other file: run.json makes the folder a run's OUT
-        with (
-            _telemetry(directory, options, report.progress, scheduler, loaded.ordinal) as telemetry,
-            closing(open_sink(directory, options.parts)) as sink,
-        ):
+    with closing(scheduler), _telemetry(directory, options, report.progress, scheduler, loaded.ordinal) as telemetry:
+        directory.start(environment(loaded.ordinal))
+        with closing(open_sink(directory, options.parts)) as sink:
             session = Session(
                 options.source,
                 report,
@@ -142,7 +139,7 @@ def _telemetry(
 
     with Telemetry(
         directory.path / TELEMETRY_FILE,
-        session=directory.sessions,
+        session=directory.sessions + 1,
         counts=counts,
         gpus=None if ordinal is None else [ordinal],
         options=options.telemetry,

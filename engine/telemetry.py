@@ -23,8 +23,6 @@ from .telemetry_gpu import open_gpu_sampler
 from .telemetry_host import HostSampler
 from .telemetry_metrics import MetricsServer, metrics_text
 
-TELEMETRY_FILE = "telemetry.parquet"
-
 _WRITE_SHARE = 1e-3
 
 

@@ -13,8 +13,8 @@ from vdali.benchmarks.cost import cost
 from vdali.benchmarks.measure import Spread
 from vdali.benchmarks.report import write_report
 from vdali.engine.diagnosis_model import FORMAT_VERSION
+from vdali.engine.sinks.run_dir import TELEMETRY_FILE
 from vdali.engine.stages import StageTime
-from vdali.engine.telemetry import TELEMETRY_FILE
 from vdali.engine.telemetry_file import TelemetryFile, TelemetrySample
 from vdali.engine.telemetry_gpu import GpuSample
 from vdali.engine.telemetry_host import HostSample

@@ -204,12 +204,14 @@ def test_a_model_in_int8_runs_on_a_cpu_whatever_its_engine_calls_itself(tmp_path
     assert (report.status, report.rows_total) == ("finished", 5)
 
 
-def test_a_session_that_ends_before_its_first_batch_can_be_resumed(tmp_path, numbered, model, monkeypatch):
-    def broken(*args: object, **options: object) -> None:
-        raise OSError("no telemetry today")
+def test_a_session_that_was_killed_before_it_wrote_run_json_can_be_begun_again(tmp_path, numbered, model, monkeypatch):
+    def killed(*args: object) -> None:
+        raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("vdali.engine.job.Telemetry", broken)
-        with pytest.raises(OSError, match="today"):
+        patch.setattr("vdali.engine.job.environment", killed)
+        with pytest.raises(KeyboardInterrupt):
             vdali.run(numbered, model=model, out=tmp_path / "out", limit=5)
+    assert (tmp_path / "out" / "telemetry.parquet").exists()
+    assert not (tmp_path / "out" / "run.json").exists()
     assert vdali.run(numbered, model=model, out=tmp_path / "out", limit=5).rows_total == 5

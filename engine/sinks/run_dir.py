@@ -39,6 +39,8 @@ from .schema import SCHEMA_VERSION
 FORMAT_VERSION = 1
 RUN_FILE = "run.json"
 LOCK_FILE = ".lock"
+TELEMETRY_FILE = "telemetry.parquet"
+"""Written while a session runs, and from just before run.json says that it does."""
 
 
 class OutputFormat(StrEnum):
@@ -217,7 +219,9 @@ def _refuse_foreign(out: Path) -> None:
         names = sorted(os.listdir(out))
     if RUN_FILE in names:
         return
-    foreign = [name for name in names if name != LOCK_FILE and not name.startswith(TEMPORARY_PREFIX)]
+    foreign = [
+        name for name in names if name not in (LOCK_FILE, TELEMETRY_FILE) and not name.startswith(TEMPORARY_PREFIX)
+    ]
     if foreign:
         raise OutputError(
             f"{out} holds files but no {RUN_FILE}, so it is not the output of a run: {foreign[0]!r}"

@@ -28,7 +28,8 @@ from vdali.benchmarks.report_input import read_run
 from vdali.benchmarks.report_timeline import MOST_POINTS, timeline
 from vdali.benchmarks.report_words import byte_count, heading, seconds, shown
 from vdali.engine.errors import InputNotFoundError, UsageError, VdaliError
-from vdali.engine.telemetry import TELEMETRY_FILE, Telemetry
+from vdali.engine.sinks.run_dir import TELEMETRY_FILE
+from vdali.engine.telemetry import Telemetry
 from vdali.engine.telemetry_file import read_telemetry
 
 VOID = {"meta", "path", "img", "br", "link", "input"}

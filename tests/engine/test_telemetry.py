@@ -17,8 +17,9 @@ import pyarrow.parquet as pq
 import pytest
 from vdali.engine import telemetry as telemetry_module
 from vdali.engine.errors import UsageError
+from vdali.engine.sinks.run_dir import TELEMETRY_FILE
 from vdali.engine.stages import StageTime
-from vdali.engine.telemetry import TELEMETRY_FILE, Counts, Telemetry, TelemetryOptions
+from vdali.engine.telemetry import Counts, Telemetry, TelemetryOptions
 from vdali.engine.telemetry_file import TelemetryFile, read_telemetry
 from vdali.engine.telemetry_gpu import open_gpu_sampler
 from vdali.engine.telemetry_host import HostSampler, _busy
