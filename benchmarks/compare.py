@@ -55,7 +55,7 @@ def compare(
         for label, path in models.items()
     ]
     gpu = gpu_of(options.device)
-    take_turns(entrants, files, rounds=rounds, say=say or _silent, gpu=gpu)
+    elsewhere = take_turns(entrants, files, rounds=rounds, say=say or _silent, gpu=gpu)
     ours = next(entrant for entrant in entrants if _is_ours(entrant.label))
     reference = _reference(entrants)
     spec = specs[ours.label]
@@ -75,6 +75,7 @@ def compare(
             _judged(with_ratios(entrant, ours, len(files)), entrant, reference, specs[entrant.label], files)
             for entrant in entrants
         ),
+        elsewhere_share=elsewhere,
     )
 
 

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
+from ..engine.cpu import cpu_allowance
 from .comparison import Status, SystemRow
 from .measure import Spread, alternate, percentile
 from .process import Round, SystemFailedError, SystemProcess
 from .systems.interface import MakeSystem, Outputs
+from .usage import busy_s
 
 T = TypeVar("T")
+
+_LEAST_S = 0.5
+"""Seconds below which CPU time, counted in ticks of 10 ms, tells nothing of other processes."""
 
 
 @dataclass(slots=True)
@@ -88,8 +94,11 @@ def take_turns(
     rounds: int,
     say: Callable[[str], None],
     gpu: int | None = None,
-) -> None:
-    """Start and warm up each, run ``rounds`` rounds in turn, and end all processes, whatever happens."""
+) -> float | None:
+    """Start and warm up each, run ``rounds`` rounds in turn, and end all processes, whatever happens.
+
+    Returns the share (0..1) of the CPUs that other processes used during the rounds, None where that cannot be told.
+    """
     with ExitStack() as stack:
         for entrant in entrants:
             say(f"{entrant.label}: starts and warms up")
@@ -98,6 +107,13 @@ def take_turns(
             if entrant.problem is not None:
                 say(f"{entrant.label}: {entrant.problem}")
         say(f"{rounds} alternating rounds over {len(files)} images")
+        started_s, busy_before_s = time.perf_counter(), busy_s()
         found = alternate({entrant.label: entrant.round for entrant in entrants}, rounds=rounds, warmup=0)
+        elapsed_s, busy_after_s = time.perf_counter() - started_s, busy_s()
         for entrant in entrants:
             entrant.finish(found[entrant.label])
+    if busy_before_s is None or busy_after_s is None or elapsed_s < _LEAST_S:
+        return None
+    own_s = sum(one.cpu_s for entrant in entrants for one in entrant.rounds)
+    elsewhere_s = busy_after_s - busy_before_s - own_s
+    return min(1.0, max(0.0, elsewhere_s / (elapsed_s * cpu_allowance().affinity)))

@@ -55,7 +55,7 @@ def compare_loaders(
     }
     del makes["vdali turbo, 1 lane" if exact else f"{ours}, exact"]
     entrants = [Entrant(label, make) for label, make in makes.items()]
-    take_turns(entrants, files, rounds=rounds, say=say)
+    elsewhere = take_turns(entrants, files, rounds=rounds, say=say)
     mine = next(entrant for entrant in entrants if entrant.label == ours)
     pictures = next(entrant for entrant in entrants if entrant.label == _REFERENCE).outputs or {}
     reference = pictures.get("pixels")
@@ -72,6 +72,7 @@ def compare_loaders(
         ours=ours,
         reference=_REFERENCE if reference is not None else None,
         rows=tuple(_judged(with_ratios(entrant, mine, len(files)), entrant, reference, files) for entrant in entrants),
+        elsewhere_share=elsewhere,
     )
 
 

@@ -17,6 +17,9 @@ _HEADS = (
     "vdali over it",
     "its CPU-ms over vdali's",
 )
+MUCH_ELSEWHERE = 0.1
+"""Share of the CPUs that others may use before a comparison is called disturbed."""
+
 _GPU_HEADS = ("GPU busy", "GPU MiB")
 
 
@@ -45,6 +48,11 @@ def verdicts(report: ComparisonReport) -> list[str]:
         sentences.append("Fewer than two systems gave an answer: nothing was compared.")
     if report.task == LOADING:
         sentences += _loader_verdict(report)
+    if report.elsewhere_share is not None and report.elsewhere_share > MUCH_ELSEWHERE:
+        sentences.append(
+            f"Other processes used {100 * report.elsewhere_share:.0f} % of the CPUs during the rounds: ratios may be "
+            "far from those of a quiet machine (threads that wait for each other suffer most). Measure again."
+        )
     return sentences
 
 

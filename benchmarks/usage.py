@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import resource
 import threading
 import time
@@ -10,6 +11,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import psutil
+
+from ..engine.cpu import cpu_allowance
 
 _INTERVAL_S = 0.05
 _WATCHING_SHARE = 0.1
@@ -28,6 +31,21 @@ def cpu_s() -> float:
             continue
         total += times.user + times.system + times.children_user + times.children_system
     return total
+
+
+def busy_s() -> float | None:
+    """CPU seconds that all processes have used of the CPUs that this one may run on; None where that cannot be told.
+
+    With a control group's quota it cannot: there other CPUs may be taken as well.
+    """
+    allowance = cpu_allowance()
+    if allowance.quota is not None or not hasattr(os, "sched_getaffinity"):
+        return None
+    times = psutil.cpu_times(percpu=True)
+    mine = [times[number] for number in os.sched_getaffinity(0) if number < len(times)]
+    idle = sum(cpu.idle + getattr(cpu, "iowait", 0.0) for cpu in mine)
+    total = sum(sum(cpu) - getattr(cpu, "guest", 0.0) - getattr(cpu, "guest_nice", 0.0) for cpu in mine)
+    return float(total - idle)
 
 
 def memory_bytes(process: psutil.Process) -> int:

@@ -2,15 +2,18 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import psutil
 import pytest
 import toy_systems
+from vdali.benchmarks import entrant as entrant_module
 from vdali.benchmarks.comparison import Status
 from vdali.benchmarks.entrant import Entrant, take_turns
 from vdali.benchmarks.process import SystemFailedError, SystemProcess
 from vdali.benchmarks.usage import cpu_s, memory_bytes, watched_memory
+from vdali.engine.cpu import cpu_allowance
 
 FILES = [Path("a.jpg"), Path("b.jpg")]
 
@@ -55,7 +58,8 @@ def test_one_that_fails_does_not_stop_the_others():
         Entrant("counts", toy_systems.Counting),
     ]
     said: list[str] = []
-    take_turns(entrants, FILES, rounds=3, say=said.append)
+    elsewhere = take_turns(entrants, FILES, rounds=3, say=said.append)
+    assert elsewhere is None  # too short to tell
     killed, absent, counts = (entrant.row(len(FILES)) for entrant in entrants)
     assert killed.status is Status.FAILED
     assert "SIGKILL" in killed.note
@@ -69,6 +73,13 @@ def test_one_that_fails_does_not_stop_the_others():
     assert entrants[2].outputs is not None
     assert np.unique(entrants[2].outputs["embedding"]).tolist() == [4]  # the warm-up is a pass too
     assert any("SIGKILL" in line for line in said)
+
+
+def test_what_others_take_of_the_cpus_is_told_beside_the_rounds(monkeypatch):
+    monkeypatch.setattr(entrant_module, "busy_s", iter([100.0, 101.5]).__next__)
+    monkeypatch.setattr(entrant_module, "time", SimpleNamespace(perf_counter=iter([10.0, 12.0]).__next__))
+    share = take_turns([Entrant("counts", toy_systems.Counting)], FILES, rounds=1, say=lambda _: None)
+    assert share == pytest.approx(1.5 / (2 * cpu_allowance().affinity), abs=0.05)
 
 
 def test_cpu_time_counts_workers_that_live_and_workers_that_ended():
