@@ -75,7 +75,7 @@ def compare(
             _judged(with_ratios(entrant, ours, len(files)), entrant, reference, specs[entrant.label], files)
             for entrant in entrants
         ),
-        elsewhere_share=elsewhere,
+        cpus_used_by_others_share=elsewhere,
     )
 
 

@@ -94,7 +94,7 @@ class ComparisonReport:
     """Systems over the same files, model and batch size; ``ours`` and ``reference`` name rows.
 
     ``reference`` is the system whose outputs the others were held against, None where fewer than two gave any.
-    ``elsewhere_share`` (0..1) of the CPUs was used by other processes during the rounds.
+    ``cpus_used_by_others_share`` (0..1) of the CPUs was used by other processes during the rounds.
     """
 
     model: str
@@ -109,7 +109,7 @@ class ComparisonReport:
     ours: str
     reference: str | None
     rows: tuple[SystemRow, ...] = field(default=())
-    elsewhere_share: float | None = None
+    cpus_used_by_others_share: float | None = None
 
     def to_json(self) -> dict[str, Any]:
         """JSON form, units in the keys."""

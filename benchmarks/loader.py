@@ -72,7 +72,7 @@ def compare_loaders(
         ours=ours,
         reference=_REFERENCE if reference is not None else None,
         rows=tuple(_judged(with_ratios(entrant, mine, len(files)), entrant, reference, files) for entrant in entrants),
-        elsewhere_share=elsewhere,
+        cpus_used_by_others_share=elsewhere,
     )
 
 

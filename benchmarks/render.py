@@ -48,9 +48,9 @@ def verdicts(report: ComparisonReport) -> list[str]:
         sentences.append("Fewer than two systems gave an answer: nothing was compared.")
     if report.task == LOADING:
         sentences += _loader_verdict(report)
-    if report.elsewhere_share is not None and report.elsewhere_share > MUCH_ELSEWHERE:
+    if report.cpus_used_by_others_share is not None and report.cpus_used_by_others_share > MUCH_ELSEWHERE:
         sentences.append(
-            f"Other processes used {100 * report.elsewhere_share:.0f} % of the CPUs during the rounds: ratios may be "
+            f"Other processes used {100 * report.cpus_used_by_others_share:.0f} % of the CPUs during the rounds: ratios may be "
             "far from those of a quiet machine (threads that wait for each other suffer most). Measure again."
         )
     return sentences

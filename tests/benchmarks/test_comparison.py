@@ -115,8 +115,10 @@ def test_loaders_are_told_by_cpu_time_against_the_best_other_one_and_the_referen
 
 def test_a_machine_that_was_busy_with_other_things_is_told():
     rows = row("vdali"), row("torch", **against(1.7, 1.8, 1.9))
-    assert len(verdicts(report(*rows, elsewhere_share=0.05))) == 1
-    assert verdicts(report(*rows, elsewhere_share=0.42))[1].startswith("Other processes used 42 % of the CPUs")
+    assert len(verdicts(report(*rows, cpus_used_by_others_share=0.05))) == 1
+    assert verdicts(report(*rows, cpus_used_by_others_share=0.42))[1].startswith(
+        "Other processes used 42 % of the CPUs"
+    )
 
 
 def test_a_row_for_orientation_has_no_verdict():
