@@ -188,6 +188,9 @@ def _used(options: RunOptions, loaded: LoadedEngine, plan: LanePlan) -> Used:
         micro_batch=plan.micro_batch,
         lanes=plan.lanes,
         threads_per_lane=plan.threads,
+        device=plan.device,
+        depth=plan.depth,
+        slots=plan.slots,
     )
 
 

@@ -54,6 +54,9 @@ class Used:
     micro_batch: int
     lanes: int
     threads_per_lane: int
+    device: str = "cpu"
+    depth: int = 2
+    slots: int = 1
 
 
 @dataclass(slots=True)

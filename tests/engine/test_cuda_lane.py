@@ -326,6 +326,7 @@ def test_a_whole_run_on_a_gpu_commits_every_picture_and_says_what_it_used(runtim
     report = vdali.run(tmp_path / "in", out=tmp_path / "out", model=model, decoder=name, batch_size=8, slots=2)
     assert (report.status, report.rows_total, report.failures_total) == ("finished", 48, 2)
     assert (report.used.engine, report.used.decoder, report.used.micro_batch) == (engine.name, "turbo", 8)
+    assert (report.used.device, report.used.slots, report.used.depth) == ("cuda:0", 2, DEVICE_ROLES)
     assert list(report.stages) == ["read", "decode", "infer", "copy", "finish"]
     table = pq.read_table(tmp_path / "out" / "rows")
     for sample_id, vector in zip(table["id"].to_pylist(), table["embedding"].to_pylist(), strict=True):
