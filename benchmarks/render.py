@@ -48,10 +48,11 @@ def verdicts(report: ComparisonReport) -> list[str]:
         sentences.append("Fewer than two systems gave an answer: nothing was compared.")
     if report.task == LOADING:
         sentences += _loader_verdict(report)
-    if report.cpus_used_by_others_share is not None and report.cpus_used_by_others_share > MUCH_ELSEWHERE:
+    others = report.cpus_used_by_others_share
+    if others is not None and others > MUCH_ELSEWHERE:
         sentences.append(
-            f"Other processes used {100 * report.cpus_used_by_others_share:.0f} % of the CPUs during the rounds: ratios may be "
-            "far from those of a quiet machine (threads that wait for each other suffer most). Measure again."
+            f"Other processes used {100 * others:.0f} % of the CPUs during the rounds: ratios may be far from those of a "
+            "quiet machine (threads that wait for each other suffer most). Measure again."
         )
     return sentences
 
