@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 from collections.abc import Sequence
 
@@ -11,8 +12,9 @@ from numpy.typing import NDArray
 _EXIF_ORIENTATION = 0x0112
 
 
+@functools.lru_cache(maxsize=4)
 def smooth_pixels(count: int, side: int, *, seed: int = 0) -> NDArray[np.uint8]:
-    """uint8 [count, side, side, 3]: few random colours, blended, and some grain."""
+    """uint8 [count, side, side, 3]: few random colours, blended, and some grain. Not to be written to."""
     rng = np.random.default_rng(seed)
     cells = 7
     corners = rng.uniform(0, 255, (count, cells + 1, cells + 1, 3)).astype(np.float32)
@@ -21,7 +23,7 @@ def smooth_pixels(count: int, side: int, *, seed: int = 0) -> NDArray[np.uint8]:
     share = (at - low)[:, None]
     rows = corners[:, low] * (1 - share[..., None]) + corners[:, low + 1] * share[..., None]
     mixed = rows[:, :, low] * (1 - share) + rows[:, :, low + 1] * share
-    grain = rng.normal(0, 6, (1, side, side, 1)).astype(np.float32)
+    grain = rng.integers(-10, 11, (1, side, side, 1), dtype=np.int8)
     levels: NDArray[np.uint8] = np.clip(mixed + grain, 0, 255).astype(np.uint8)
     return levels
 
