@@ -77,20 +77,21 @@ def sweep(
     with locked(lock) as held:
         if not held:
             raise OutputError(f"Another process sweeps into {output}. Wait for it, or choose another -o.")
-        about = {
-            "environment": environment(gpu_of(options.device)),
-            "model": models.spec.name,
-            "weights": models.spec.weights,
-            "task": models.spec.task.value,
-        }
-        file = SweepFile(output, facts, more=about, retry_failures=retry_failures)
-        if file.found:
-            say(f"{output} has {file.found} points already: they are not measured again")
-        files, left_out = stage(models)
-        notes = [f"{len(left_out)} entries of the input were left out: they do not decode"] if left_out else []
-        document = _swept(options, models, files, file, notes, say)
-        lock.unlink(missing_ok=True)
-        return document
+        try:
+            file = SweepFile(output, facts, more=_about(options, models), retry_failures=retry_failures)
+            if file.found:
+                say(f"{output} has {file.found} points already: they are not measured again")
+            files, left_out = stage(models)
+            notes = [f"{len(left_out)} entries of the input were left out: they do not decode"] if left_out else []
+            return _swept(options, models, files, file, notes, say)
+        finally:
+            lock.unlink(missing_ok=True)
+
+
+def _about(options: SweepOptions, models: SweepModels) -> dict[str, Any]:
+    spec = models.spec
+    machine = environment(gpu_of(options.device))
+    return {"environment": machine, "model": spec.name, "weights": spec.weights, "task": spec.task.value}
 
 
 def _swept(
@@ -98,8 +99,7 @@ def _swept(
 ) -> dict[str, Any]:
     lanes = options.lanes or max(1, cpu_allowance().threads // options.threads)
     gpu = gpu_of(options.device)
-    cpus = min(lanes * options.threads, cpu_allowance().threads) if gpu is None else None
-    timer = CellTimer(files, lanes, options.rounds, options.seconds, gpu, say, cpus)
+    timer = CellTimer(files, lanes, options.rounds, options.seconds, gpu)
     sizes = options.resolutions or (models.size,)
     plan = SweepPlan(
         [
@@ -112,9 +112,8 @@ def _swept(
         text_of_size(models.size),
     )
     measure_series(plan, partial(_contender, options, models), timer, file, say)
-    if cpus is not None:
-        cells = [cell for series in plan.series for cell in file.cells_of(series)]
-        notes = [*notes, *filter(None, [crowding(cells, cpus)])]
+    cells = [cell for series in plan.series for cell in file.cells_of(series)]
+    notes = [*notes, *filter(None, [crowding(cells)])]
     return conclude(plan, file, _attention(models, sizes, say), notes, vnni=gpu is not None or _has_int8())
 
 
@@ -147,12 +146,12 @@ def measure_series(plan: SweepPlan, contender: Contender, timer: CellTimer, file
                 break
             before = cells[-1] if cells else None
             batch_size = 2 * before.batch_size if before is not None else 1
-            row = timer.measure(maker(batch_size), batch_size, before.rate if before is not None else rate)
-            cell = _cell(series, batch_size, row)
+            found = timer.measure(maker(batch_size), batch_size, before.rate if before is not None else rate)
+            cell = replace(_cell(series, batch_size, found.row), others_share=found.others_share)
             if before is not None and cell.error is None:
                 cell = replace(cell, gain=_gain(timer, maker, before, cell))
             rate = cell.rate or rate
-            system = row.description.partition(", micro-batch")[0]  # that is each cell's own
+            system = found.row.description.partition(", micro-batch")[0]  # that is each cell's own
             file.add(cell, SeriesNote(series.keys, system, gate) if system else None)
             say(_line(series, cell))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import cycle, islice
 from pathlib import Path
@@ -11,7 +11,7 @@ from pathlib import Path
 from .comparison import Status, SystemRow
 from .entrant import Entrant, take_turns
 from .measure import ratio
-from .sweep_rules import QUIET_SHARE
+from .render import MUCH_ELSEWHERE
 from .systems.interface import MakeSystem
 
 _BATCHES_PER_LANE = 2
@@ -22,12 +22,24 @@ _ENOUGH = 0.5
 
 
 @dataclass(frozen=True, slots=True)
+class Measured:
+    """What a system did, and the share (0..1) of the CPUs that other processes used meanwhile, where that is known."""
+
+    row: SystemRow
+    others_share: float | None = None
+
+    @property
+    def is_disturbed(self) -> bool:
+        return self.others_share is not None and self.others_share > MUCH_ELSEWHERE
+
+
+@dataclass(frozen=True, slots=True)
 class CellTimer:
     """Measures systems in passes of about ``seconds`` over ``files``, taken again where a pass needs more.
 
-    ``lanes`` is how many batches are worked on at once; ``gpu`` the ordinal of the GPU to watch. With ``cpus``, which
-    the lanes can keep busy, a measurement that did not get QUIET_SHARE of them is made once more, and the less
-    disturbed one counts.
+    ``lanes`` is how many batches are worked on at once; ``gpu`` the ordinal of the GPU to watch. A measurement
+    during which other processes used more than MUCH_ELSEWHERE of the CPUs is made once more, and the less disturbed
+    one counts.
     """
 
     files: Sequence[Path]
@@ -35,23 +47,21 @@ class CellTimer:
     rounds: int
     seconds: float
     gpu: int | None
-    say: Callable[[str], None]
-    cpus: int | None = None
 
-    def measure(self, make: MakeSystem, batch_size: int, expected_rate: float | None) -> SystemRow:
+    def measure(self, make: MakeSystem, batch_size: int, expected_rate: float | None) -> Measured:
         """What the system of ``make`` does; ``expected_rate`` (samples/s) sets the first length of a pass."""
         if expected_rate is None:
-            probe = self._row(make, self._images(batch_size, _PROBE_IMAGES), rounds=1)
-            if probe.throughput is None:
+            probe = self._measured(make, self._images(batch_size, _PROBE_IMAGES), rounds=1)
+            if probe.row.throughput is None:
                 return probe
-            expected_rate = probe.throughput.median
+            expected_rate = probe.row.throughput.median
         images = self._images(batch_size, expected_rate * self.seconds)
-        row = self._undisturbed(make, images)
-        if row.throughput is None:
-            return row
-        rate = row.throughput.median
+        found = self._undisturbed(make, images)
+        if found.row.throughput is None:
+            return found
+        rate = found.row.throughput.median
         is_long_enough = images / rate >= _ENOUGH * self.seconds
-        return row if is_long_enough else self._undisturbed(make, self._images(batch_size, rate * self.seconds))
+        return found if is_long_enough else self._undisturbed(make, self._images(batch_size, rate * self.seconds))
 
     def gain(self, half: MakeSystem, whole: MakeSystem, batch_size: int, rate: float) -> float | None:
         """Throughput of ``whole``, whose batch is ``batch_size``, over that of ``half``, in alternating rounds.
@@ -66,18 +76,19 @@ class CellTimer:
         walls = [[found.wall_s for found in entrant.rounds] for entrant in entrants]
         return ratio(walls[0], walls[1]).median
 
-    def _undisturbed(self, make: MakeSystem, images: int) -> SystemRow:
-        row = self._row(make, images, rounds=self.rounds)
-        if self.cpus is None or row.throughput is None or _cpus_used(row) >= QUIET_SHARE * self.cpus:
-            return row
-        again = self._row(make, images, rounds=self.rounds)
-        return max(row, again, key=_cpus_used)
+    def _undisturbed(self, make: MakeSystem, images: int) -> Measured:
+        found = self._measured(make, images, rounds=self.rounds)
+        if found.row.throughput is None or not found.is_disturbed:
+            return found
+        again = self._measured(make, images, rounds=self.rounds)
+        is_better = again.row.throughput is not None and (again.others_share or 0.0) < (found.others_share or 0.0)
+        return again if is_better else found
 
-    def _row(self, make: MakeSystem, images: int, *, rounds: int) -> SystemRow:
+    def _measured(self, make: MakeSystem, images: int, *, rounds: int) -> Measured:
         entrant = Entrant("cell", make)
-        take_turns([entrant], self._files(images), rounds=rounds, say=_silent, gpu=self.gpu)
+        others = take_turns([entrant], self._files(images), rounds=rounds, say=_silent, gpu=self.gpu)
         row = entrant.row(images)
-        return row if row.status is Status.OK else replace(row, note=row.note or "the system failed")
+        return Measured(row if row.status is Status.OK else replace(row, note=row.note or "the system failed"), others)
 
     def _images(self, batch_size: int, wanted: float) -> int:
         """Images of a pass: whole batches for every lane, at least ``wanted`` where that is more."""
@@ -86,13 +97,6 @@ class CellTimer:
 
     def _files(self, images: int) -> list[Path]:
         return list(islice(cycle(self.files), images))
-
-
-def _cpus_used(row: SystemRow) -> float:
-    """CPUs that a system kept busy, 0 where it failed."""
-    if row.throughput is None or row.cpu_ms is None:
-        return 0.0
-    return row.throughput.median * row.cpu_ms.median / 1e3
 
 
 def _silent(line: str) -> None:

@@ -107,6 +107,7 @@ class Cell:
 
     Throughput is in samples/s, CPU time in ms per sample, latency that of a batch in seconds from its first byte asked
     for to its results handed over. ``gain`` is the throughput over that of half the batch (None for the first).
+    ``others_share`` (0..1) of the CPUs was used by other processes meanwhile.
     """
 
     series: tuple[str, str, str]
@@ -119,6 +120,7 @@ class Cell:
     peak_memory_bytes: int | None = None
     peak_gpu_memory_bytes: int | None = None
     gpu_busy_share: float | None = None
+    others_share: float | None = None
     error: str | None = None
 
     @property
@@ -146,6 +148,7 @@ class Cell:
             "peak_memory_bytes": self.peak_memory_bytes,
             "peak_gpu_memory_bytes": self.peak_gpu_memory_bytes,
             "gpu_busy_share": self.gpu_busy_share,
+            "cpus_used_by_others_share": self.others_share,
             "error": self.error,
         }
 
@@ -162,6 +165,7 @@ class Cell:
             peak_memory_bytes=values["peak_memory_bytes"],
             peak_gpu_memory_bytes=values["peak_gpu_memory_bytes"],
             gpu_busy_share=values["gpu_busy_share"],
+            others_share=values["cpus_used_by_others_share"],
             error=values["error"],
         )
 

@@ -7,13 +7,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from ..engine.spec import Precision
+from .render import MUCH_ELSEWHERE
 from .sweep_model import LEAST_GAIN, Cell, Gate, SeriesNote
 
 INT8_PAYS = 1.1
 """int8 costs accuracy and calibration: below this gain over the best other precision it is not advised."""
-
-QUIET_SHARE = 0.6
-"""Share of its CPUs that a point gets at least on a machine that does nothing else."""
 
 NO_VNNI = "this CPU has no VNNI, so int8 is computed in fp32"
 _INT8 = frozenset({Precision.INT8.value, Precision.INT8_FP16.value})
@@ -95,18 +93,15 @@ def recommend(
     return Recommendation(chosen, "; ".join(reason for reason in reasons if reason))
 
 
-def crowding(cells: Sequence[Cell], cpus: int) -> str:
-    """A sentence where something else had the CPUs meanwhile, else empty.
-
-    ``cpus`` is how many the lanes can keep busy. Their files are in memory, so lanes on a CPU that do not get them were
-    kept waiting by others.
-    """
-    shares = [cell.rate * cell.cpu_ms.median / 1e3 / cpus for cell in cells if cell.cpu_ms is not None]
-    if not shares or min(shares) >= QUIET_SHARE:
+def crowding(cells: Sequence[Cell]) -> str:
+    """A sentence where other processes had much of the CPUs meanwhile, else empty."""
+    shares = [cell.others_share for cell in cells if cell.others_share is not None]
+    disturbed = [share for share in shares if share > MUCH_ELSEWHERE]
+    if not disturbed:
         return ""
     return (
-        f"the points had {100 * min(shares):.0f} to {100 * max(shares):.0f} % of their {cpus} CPUs: something else was "
-        "running, and images/s are too low. Measure again on a quiet machine; CPU-ms/image is less disturbed"
+        f"other processes used up to {100 * max(disturbed):.0f} % of the CPUs during {len(disturbed)} of {len(cells)} "
+        "points: their images/s are too low, and gains uncertain. Measure again on a quiet machine"
     )
 
 

@@ -9,12 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import toy_systems
+from vdali.benchmarks import sweep_measure
 from vdali.benchmarks.comparison import Status, SystemRow
 from vdali.benchmarks.measure import Spread
+from vdali.benchmarks.process import Round
 from vdali.benchmarks.report import write_report
 from vdali.benchmarks.sweep import SweepPlan, conclude, measure_series
 from vdali.benchmarks.sweep_file import SweepFile
-from vdali.benchmarks.sweep_measure import CellTimer
+from vdali.benchmarks.sweep_measure import CellTimer, Measured
 from vdali.benchmarks.sweep_model import Gate, Series
 from vdali.benchmarks.sweep_system import WholeBatches
 from vdali.benchmarks.sweep_text import sweep_text
@@ -43,9 +45,10 @@ class WrittenTimer:
             raise KeyboardInterrupt
         self.asked.append(batch_size)
         if batch_size in self._failing:
-            return SystemRow("cell", Status.FAILED, note=self._failing[batch_size], description="a system")
+            note = self._failing[batch_size]
+            return Measured(SystemRow("cell", Status.FAILED, note=note, description="a system"))
         rate = RATES[batch_size]
-        return SystemRow(
+        row = SystemRow(
             "cell",
             Status.OK,
             description="a system",
@@ -55,6 +58,7 @@ class WrittenTimer:
             latency_p99_s=0.02,
             peak_memory_bytes=1 << 20,
         )
+        return Measured(row, 0.01)
 
     def gain(self, half, whole, batch_size, rate):
         self.compared.append(batch_size)
@@ -167,7 +171,7 @@ def test_other_options_are_refused_by_name(tmp_path):
 
 
 def test_points_are_measured_in_processes_and_the_end_of_memory_is_a_row(tmp_path):
-    timer = CellTimer([Path("a.jpg"), Path("b.jpg")], 1, 2, 0.05, None, lambda line: None)
+    timer = CellTimer([Path("a.jpg"), Path("b.jpg")], 1, 2, 0.05, None)
     makers = {
         TURBO: (lambda batch_size: partial(toy_systems.Batched, batch_size, None)),
         DALI: (lambda batch_size: partial(toy_systems.Batched, batch_size, 2)),
@@ -219,17 +223,16 @@ def test_an_engine_without_memory_for_a_batch_ends_the_pass_instead_of_going_on_
     assert not isinstance(caught.value, InferError)  # which the data path would answer by trying single images
 
 
-def test_a_measurement_that_did_not_get_its_cpus_is_made_once_more(tmp_path):
-    found: list[str] = []
+def test_a_measurement_that_others_disturbed_is_made_once_more_and_the_better_one_counts(monkeypatch):
+    shares = iter([0.0, 0.5, 0.3, 0.02, 0.4, 0.6, 0.05])
 
-    class Counted(CellTimer):
-        def _row(self, make, images, *, rounds):
-            found.append("row")
-            return super()._row(make, images, rounds=rounds)
+    def turns(entrants, files, **words) -> float:
+        entrants[0].rounds = [Round(wall_s=len(files) / 100.0, cpu_s=0.1, latencies_s=(0.1,))]
+        return next(shares)
 
-    maker = partial(toy_systems.Batched, 1, None)  # sleeps, so it never uses its CPU
-    for cpus, rows in ((None, 1), (1, 2)):
-        found.clear()
-        timer = Counted([Path("a.jpg")], 1, 1, 0.01, None, lambda line: None, cpus)
-        assert timer.measure(maker, 1, 200.0).throughput is not None
-        assert len(found) == rows
+    monkeypatch.setattr(sweep_measure, "take_turns", turns)
+    timer = CellTimer([Path("a.jpg")], 1, 1, 0.1, None)
+    assert timer.measure(toy_systems.Counting, 1, None).others_share == 0.3  # after a probe, and 0.5
+    assert timer.measure(toy_systems.Counting, 1, 100.0).others_share == 0.02
+    assert timer.measure(toy_systems.Counting, 1, 100.0).others_share == 0.4
+    assert timer.measure(toy_systems.Counting, 1, 100.0).others_share == 0.05

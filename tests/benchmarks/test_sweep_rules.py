@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from vdali.benchmarks.measure import Spread
 from vdali.benchmarks.sweep_model import Cell, Gate, Series, SeriesNote, SweepOptions, size_from_text
@@ -116,14 +118,11 @@ def test_nothing_is_recommended_where_nothing_was_measured():
     assert recommend([], {}, resolution="224x224", vnni=True) is None
 
 
-def test_points_that_did_not_get_their_cpus_are_told():
-    def with_cpu(rate: float, cpu_ms: float) -> Cell:
-        return Cell(("fp32", "8x8", "turbo"), 1, Spread(rate, rate, rate), cpu_ms=Spread(cpu_ms, cpu_ms, cpu_ms))
-
-    quiet = [with_cpu(100, 19), with_cpu(50, 30)]
-    assert crowding(quiet, 2) == ""
-    assert crowding([], 2) == ""
-    assert crowding([*quiet, with_cpu(100, 4)], 2).startswith("the points had 20 to 95 % of their 2 CPUs")
+def test_points_during_which_others_used_the_cpus_are_told():
+    quiet = [replace(cell, others_share=share) for cell, share in zip(series(100, 200), (0.02, None), strict=True)]
+    assert crowding(quiet) == ""
+    crowded = [*quiet, replace(quiet[0], others_share=0.4)]
+    assert crowding(crowded).startswith("other processes used up to 40 % of the CPUs during 1 of 3 points")
 
 
 def test_cells_come_back_from_json_as_they_were():
