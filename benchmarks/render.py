@@ -51,8 +51,8 @@ def verdicts(report: ComparisonReport) -> list[str]:
     others = report.cpus_used_by_others_share
     if others is not None and others > MUCH_ELSEWHERE:
         sentences.append(
-            f"Other processes used {100 * others:.0f} % of the CPUs during the rounds: on a quiet machine the ratios may "
-            "be far from these (threads that wait for each other suffer most). Measure again."
+            f"Other processes used {100 * others:.0f} % of the CPUs during the rounds: on a quiet machine the ratios "
+            "may be far from these (threads that wait for each other suffer most). Measure again."
         )
     return sentences
 
