@@ -7,6 +7,7 @@ import time
 import pytest
 from vdali.engine.device import HostDevice, HostStream
 from vdali.engine.scheduler import Scheduler
+from vdali.engine.slots import BufferSpec, Lease, allocate_slots
 from vdali.engine.stages import Lane, Role, Stage
 
 DEVICE_ROLES = (Role.IN, Role.COMPUTE, Role.OUT)
@@ -177,3 +178,37 @@ def test_closing_the_scheduler_under_a_run_that_nobody_ended_hangs_neither_then_
     assert next(results) == 0
     scheduler.close()
     results.close()
+
+
+def test_what_a_lane_brought_is_closed_once_and_while_its_streams_are_there():
+    stream = HostDevice().new_stream("lane")
+    told: list[bool] = []
+
+    def close() -> None:
+        stream.synchronize()  # would wait for ever on a stream that is closed
+        told.append(True)
+
+    lane = Lane(dict.fromkeys(Role, stream), (Stage("work", Role.COMPUTE, lambda value, _: value),), closes=(close,))
+    scheduler = Scheduler([lane])
+    assert list(scheduler.run(range(3))) == [0, 1, 2]
+    scheduler.close()
+    scheduler.close()
+    assert told == [True]
+
+
+def test_each_batch_is_told_which_slot_it_has():
+    stream = HostDevice().new_stream("lane")
+    seen: list[tuple[int, int]] = []
+    slots = allocate_slots(HostDevice(), {"pixels": BufferSpec((1,), "u1")}, 3)
+
+    def work(value: int, lease: Lease) -> int:
+        assert lease.buffers is slots[lease.slot].buffers
+        seen.append((value, lease.slot))
+        return value
+
+    stages = (Stage("work", Role.COMPUTE, work, takes=("pixels",), frees=("pixels",)),)
+    scheduler = Scheduler([Lane(dict.fromkeys(Role, stream), stages, slots)])
+    list(scheduler.run(range(7)))
+    scheduler.close()
+    assert len({slot for _, slot in seen[:3]}) == 3
+    assert [slot for _, slot in seen[3:6]] == [slot for _, slot in seen[:3]]
