@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from fake_cuda import FakeCudaRuntime
 from fake_gpu import FakeDeviceEngine, FakeMixedPipeline
-from vdali.benchmarks.gpu_check import part_dali, part_device, part_kernels
+from vdali.benchmarks.gpu_check import late_affine, part_dali, part_device, part_kernels
 from vdali.benchmarks.gpu_check.engine_checks import engine_checks, lowest_cosine
 from vdali.benchmarks.gpu_check.late_affine import expected
 from vdali.benchmarks.gpu_check.network import SIZE, SPEC, WIDTH, weights, write_onnx
@@ -28,6 +28,7 @@ from vdali.engine.decoders.make import DecoderName, make_decoder
 from vdali.engine.decoders.picture_check import PictureCheck
 from vdali.engine.preprocess import Preprocess
 from vdali.engine.spec import ModelSpec, Task
+from vdali.kernels.compile import compile_cubin
 from vdali.kernels.launch import Launch
 from vdali.kernels.mask_rle import mask_rle_reference
 from vdali.kernels.resample import FILTERS, PICTURE_DTYPE, Picture, resample_reference
@@ -316,3 +317,21 @@ def test_what_cannot_be_compiled_for_a_gpu_is_a_plain_error(device, runtime, tmp
     runtime.attributes["cudaDevAttrComputeCapabilityMajor"] = 3
     with pytest.raises(DeviceError, match=r"(?s)The kernels of toy.cu cannot be used on cuda:0.*for sm_30"):
         CudaKernels(device, 'extern "C" __global__ void toy() {}', "toy.cu")
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_120"])
+def test_the_kernel_of_the_checks_compiles(arch, tmp_path, monkeypatch):
+    monkeypatch.setenv("VDALI_CACHE", str(tmp_path))
+    cubin = compile_cubin(late_affine._SOURCE, "late_affine.cu", arch)
+    assert b".text.late_affine\0" in cubin
+
+
+@pytest.mark.parametrize("side", [32, 64, 224])
+def test_what_the_kernel_gives_is_exact_in_float32(side):
+    pixels = np.full((2, side, side, 3), 255, np.uint8)
+    pixels[1] = np.random.default_rng(side).integers(0, 256, pixels[1].shape, np.uint8)
+    chunk = side * side * 3 // late_affine.WIDTH
+    wanted = pixels.reshape(2, late_affine.WIDTH, chunk).sum(axis=2, dtype=np.int64) * 3 + 2 * np.arange(
+        late_affine.WIDTH
+    )
+    assert np.array_equal(expected(pixels).astype(np.float64) * 2, wanted)
