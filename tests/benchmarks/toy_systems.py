@@ -22,17 +22,6 @@ def network() -> Any:
     return module, {"size": SIZE, "resize": (36, 36)}
 
 
-def mean_colour() -> Any:
-    """The network of ``models.mean_colour_model`` for pictures of 8 x 8, and its preprocessing."""
-    import torch
-
-    class MeanLevels(torch.nn.Module):
-        def forward(self, pictures: Any) -> Any:
-            return 255 * pictures.mean((2, 3))
-
-    return MeanLevels(), {"size": (8, 8), "resize": (8, 8), "mode": "squash", "mean": (0.0,) * 3, "std": (1.0,) * 3}
-
-
 class Counting:
     """System that gives the number of its pass, and takes CPU time in a worker of its own."""
 
