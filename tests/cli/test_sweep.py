@@ -10,6 +10,7 @@ import pytest
 from commands import run_vdali, start_vdali, wait_until
 from models import mean_colour_model
 from pictures import write_numbered
+from vdali.engine.plans.files import locked
 
 QUICK = ("--max-batch", 2, "--rounds", 1, "--seconds", 0.02, "--lanes", 1, "--device", "cpu")
 
@@ -73,6 +74,14 @@ def test_a_sweep_that_was_killed_goes_on_where_it_was(model, few, tmp_path):
     other = run_vdali(*words, "--threads", 2)
     assert other.returncode == 6
     assert "threads 1, now 2" in other.stderr
+
+
+def test_two_sweeps_do_not_share_a_file(vdali, model, few, tmp_path):
+    with locked(tmp_path / "s.json.lock") as held:
+        assert held
+        ended = vdali("sweep", few, "-m", model, *QUICK, "-o", "s.json")
+    assert ended.status == 6
+    assert "Another process sweeps into s.json" in ended.err
 
 
 @pytest.mark.parametrize(
