@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ..engine.backends.interface import DeviceEngine
 from ..engine.backends.load import load_engine
 from ..engine.cpu import cpu_allowance
 from ..engine.decoders.interface import DecodeOptions
@@ -103,15 +104,16 @@ def _subject(model: Path, pictures: Sequence[bytes], options: ScenarioOptions, s
     with ExitStack() as stack:
         loaded = load_engine(model, device=options.device, threads=options.threads, find_plan=find_plan)
         engine = stack.enter_context(closing(loaded.engine))
+        most = min(options.most, engine.max_batch) if isinstance(engine, DeviceEngine) else options.most
         decoders = [
             stack.enter_context(
-                closing(make_decoder(options.decoder, engine.spec.preprocess, options.decode, max_batch=options.most))
+                closing(make_decoder(options.decoder, engine.spec.preprocess, options.decode, max_batch=most))
             )
             for _ in range(count)
         ]
-        pool = stack.enter_context(closing(LanePool(engine, decoders, pictures, most=options.most)))
-        pool.pass_over(_WARM_BATCHES * options.most * count)
-        capacity = pool.pass_over(_WARM_BATCHES * options.most * count)
+        pool = stack.enter_context(closing(LanePool(engine, decoders, pictures, most=most)))
+        pool.pass_over(_WARM_BATCHES * most * count)
+        capacity = pool.pass_over(_WARM_BATCHES * most * count)
         about = {
             "model": engine.spec.name,
             "precision": engine.spec.precision.value,
@@ -120,14 +122,14 @@ def _subject(model: Path, pictures: Sequence[bytes], options: ScenarioOptions, s
             "decoder": decoders[0].name,
             "lanes": count,
             "threads_per_lane": options.threads,
-            "most_images_at_once": options.most,
+            "most_images_at_once": most,
             "pictures": len(pictures),
             "trial_s": options.seconds,
             "fewest_queries_of_a_server_trial": options.fewest,
         }
         say(
             f"{DISCLAIMER}: {engine.spec.name} {engine.spec.precision} on {engine.name}, decoder {decoders[0].name}, "
-            f"{count} lanes, up to {options.most} images at once; about {number(capacity)} samples/s"
+            f"{count} lanes, up to {most} images at once; about {number(capacity)} samples/s"
         )
         yield _Subject(pool, len(pictures), capacity, about)
 

@@ -29,6 +29,9 @@ from .sweep_system import cell_maker
 from .sweep_tokens import Attention, attention_of
 from .systems.interface import MakeSystem
 
+_AT_ONCE_ON_GPU = 2
+"""Batches that a lane of a GPU has on it at once: one computes while another one is copied."""
+
 Say = Callable[[str], None]
 
 
@@ -97,8 +100,8 @@ def _about(options: SweepOptions, models: SweepModels) -> dict[str, Any]:
 def _swept(
     options: SweepOptions, models: SweepModels, files: Sequence[Path], file: SweepFile, notes: Sequence[str], say: Say
 ) -> dict[str, Any]:
-    lanes = options.lanes or max(1, cpu_allowance().threads // options.threads)
     gpu = gpu_of(options.device)
+    lanes = options.lanes or (max(1, cpu_allowance().threads // options.threads) if gpu is None else _AT_ONCE_ON_GPU)
     timer = CellTimer(files, lanes, options.rounds, options.seconds, gpu)
     sizes = options.resolutions or (models.size,)
     plan = SweepPlan(

@@ -37,12 +37,23 @@ def _cell_system(model: Path, lanes: LaneOptions, device: str, files: Sequence[P
     with contextlib.suppress(OSError):
         _OOM_SCORE.write_text("1000", encoding="ascii")
     options = SystemOptions(lanes.batch_size, cpus=cpu_allowance().threads, device=device)
-    return VdaliSystem(model, files, options, lanes=lanes, around=_whole_batches)
+    return VdaliSystem(model, files, options, lanes=lanes, around=partial(_whole_batches, lanes.batch_size))
 
 
-def _whole_batches(engine: Engine) -> Engine:
-    """Engines of a GPU, whose buffers are allocated before the pass, are taken as they are."""
-    return engine if isinstance(engine, DeviceEngine) else WholeBatches(engine)
+def _whole_batches(batch_size: int, engine: Engine) -> Engine:
+    """Engine for batches of just this size.
+
+    Those of a GPU, whose buffers are allocated before the pass, are taken as they are. Raises VdaliError where one is
+    built for smaller batches: its lanes would go on with those, and the point would be measured twice.
+    """
+    if not isinstance(engine, DeviceEngine):
+        return WholeBatches(engine)
+    if batch_size > engine.max_batch:
+        raise VdaliError(
+            f"The engine takes {engine.max_batch} images at most. Build a plan for more: vdali build --batch-profile "
+            f"1,{batch_size},{batch_size}"
+        )
+    return engine
 
 
 class WholeBatches:

@@ -18,7 +18,7 @@ from vdali.benchmarks.sweep import SweepPlan, conclude, measure_series
 from vdali.benchmarks.sweep_file import SweepFile
 from vdali.benchmarks.sweep_measure import CellTimer, Measured
 from vdali.benchmarks.sweep_model import Gate, Series
-from vdali.benchmarks.sweep_system import WholeBatches
+from vdali.benchmarks.sweep_system import WholeBatches, _whole_batches
 from vdali.benchmarks.sweep_text import sweep_text
 from vdali.engine.decoders.make import DecoderName
 from vdali.engine.errors import InferError, ModelError, OutputError, UsageError, VdaliError
@@ -236,3 +236,23 @@ def test_a_measurement_that_others_disturbed_is_made_once_more_and_the_better_on
     assert timer.measure(toy_systems.Counting, 1, 100.0).others_share == 0.02
     assert timer.measure(toy_systems.Counting, 1, 100.0).others_share == 0.4
     assert timer.measure(toy_systems.Counting, 1, 100.0).others_share == 0.05
+
+
+class OfAGpu(NoRoom):
+    """Engine that looks like one of a GPU, built for batches of 64."""
+
+    max_batch = 64
+    device = None
+
+    def output_specs(self, rows):
+        return {}
+
+    def new_context(self, stream):
+        raise NotImplementedError
+
+
+def test_a_batch_beyond_what_a_plan_was_built_for_is_refused_not_cut():
+    engine = OfAGpu()
+    assert _whole_batches(64, engine) is engine
+    with pytest.raises(VdaliError, match=r"takes 64 images at most\. Build a plan for more: .* 1,128,128"):
+        _whole_batches(128, engine)
