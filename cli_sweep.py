@@ -79,6 +79,7 @@ def _options(
     from .engine.spec import Precision, Task
     from .engine.words import word
 
+    _check_by_name(plain["model"], task=task, normalize=False, weights=plain["weights"])
     return SweepOptions(
         precisions=tuple(word(Precision, text.strip(), "precision") for text in precisions.split(",")),
         decoders=tuple(word(DecoderName, text.strip(), "decoder") for text in decoders.split(",")),
@@ -130,11 +131,6 @@ def scenario(
     images: int,
     output: Path | None,
     as_json: bool,
-    model: str,
-    precision: str,
-    task: str | None,
-    normalize: bool,
-    weights: str,
     **words: Any,
 ) -> None:
     """Load decoder and engine with MLPerf-style traffic; each scenario ends with its one declared result.
@@ -153,15 +149,11 @@ def scenario(
     from .benchmarks.scenario_load import ScenarioName, load_generator
     from .benchmarks.staged import staged_images
     from .benchmarks.systems.network import spec_of
-    from .engine.spec import Precision, Task
-    from .engine.words import word
-    from .export.store import resolve_model
 
     load_generator()
+    model = {key: words.pop(key) for key in ("model", "precision", "task", "normalize", "weights")}
     options = _scenario_options(**words)
-    wanted_task = word(Task, task, "task") if task is not None else None
-    wanted = word(Precision, precision, "precision")
-    path = resolve_model(model, precision=wanted, task=wanted_task, normalize=normalize, weights=weights, report=say)
+    path = _model_file(**model)
     with tempfile.TemporaryDirectory(prefix="vdali-scenario-") as folder:
         files, left_out = staged_images(inputs, Path(folder), spec_of(path).preprocess, limit=images)
         pictures = [file.read_bytes() for file in files]
@@ -173,6 +165,34 @@ def scenario(
         write_bench(output, document)
         say(f"written to {output}")
     click.echo(json.dumps(document) if as_json else "\n".join(result["declared"] for result in document["results"]))
+
+
+def _model_file(*, model: str, precision: str, task: str | None, normalize: bool, weights: str) -> Path:
+    """File of the model that the words name; raises UsageError and ModelError as `vdali run` does."""
+    from .benchmarks.systems.network import spec_of
+    from .engine.errors import ModelError
+    from .engine.spec import Precision, Task
+    from .engine.words import word
+    from .export.store import resolve_model
+
+    _check_by_name(model, task=task, normalize=normalize, weights=weights)
+    wanted_task = word(Task, task, "task") if task is not None else None
+    wanted = word(Precision, precision, "precision")
+    path = resolve_model(model, precision=wanted, task=wanted_task, normalize=normalize, weights=weights, report=say)
+    found = spec_of(path).precision
+    if found is not wanted:
+        raise ModelError(f"{path} is {found}, but --precision {wanted} was asked for. Use --precision {found}.")
+    return path
+
+
+def _check_by_name(model: str, *, task: str | None, normalize: bool, weights: str) -> None:
+    """Raise UsageError where options of models that are given by name come with a file."""
+    from .engine.errors import UsageError
+
+    if Path(model).suffix == ".onnx" and (task or normalize or weights != "pretrained"):
+        raise UsageError(
+            f"--task, --normalize and --weights are for models given by name; {model} has its own. Leave them out."
+        )
 
 
 def _scenario_options(

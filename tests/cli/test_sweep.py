@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 from commands import run_vdali, start_vdali, wait_until
-from models import mean_colour_model
+from models import mean_colour_model, with_spec
 from pictures import write_numbered
 from vdali.engine.plans.files import locked
+from vdali.engine.spec import Precision
 
 QUICK = ("--max-batch", 2, "--rounds", 1, "--seconds", 0.02, "--lanes", 1, "--device", "cpu")
 
@@ -93,6 +94,7 @@ def test_two_sweeps_do_not_share_a_file(vdali, model, few, tmp_path):
         (("--precisions", "fp32,fp32"), 2, "name one twice"),
         (("-m", "none.onnx"), 5, "There is no model file none.onnx"),
         (("--device", "tpu"), 2, "No device 'tpu'"),
+        (("--weights", "random"), 2, "are for models given by name"),
         (("nowhere",), 3, "nowhere"),
     ],
 )
@@ -117,3 +119,8 @@ def test_a_scenario_ends_with_its_one_declared_result(vdali, few, tmp_path):
     assert vdali("report", "o.json", "-o", "o.md").status == 0
     assert "MLPerf-style, not a submission" in (tmp_path / "o.md").read_text()
     assert vdali("scenario", "multi-stream", few, "-m", model).status == 2
+    assert "are for models given by name" in vdali("scenario", "offline", few, "-m", model, "--task", "embed").err
+    other = with_spec(mean_colour_model(tmp_path / "half.onnx", (16, 16)), precision=Precision.FP16)
+    refused = vdali("scenario", "offline", few, "-m", other)
+    assert refused.status == 5
+    assert "is fp16, but --precision fp32 was asked for. Use --precision fp16." in refused.err
