@@ -27,7 +27,7 @@ price_options = options_of(
 @click.command()
 @click.option("--throughput", type=float, help="Rate in images/s.")
 @click.option("--run", type=_PATH, help="OUT of a finished run, whose rate is taken.")
-@click.option("--bench", type=_PATH, help="File that `vdali bench` wrote, whose rate is taken.")
+@click.option("--bench", type=_PATH, help="File of `vdali bench`, or of `vdali sweep` (its recommended point).")
 @price_options
 @click.option("--assume", multiple=True, metavar="NAME=TEXT", help="What --throughput holds for: model=resnet50, ...")
 @click.option("--example-prices", is_flag=True, help="Print an example of a price file, and end.")

@@ -15,6 +15,7 @@ from .bench_file import read_bench
 from .comparison import ComparisonReport, Status, SystemRow
 from .price import Price, money, positive, price_from_file
 from .report_input import RunRecord, read_run
+from .report_sweep import CELLS, is_sweep, rate_of_cell
 
 MILLION, BILLION = 10**6, 10**9
 SHORT_RUN_S = 30.0
@@ -158,11 +159,14 @@ def rate_of_run(out: Path) -> Rate:
 
 
 def rate_of_bench(path: Path, system: str | None = None, model: str | None = None) -> Rate:
-    """Median rate of ``system`` (default: vdali's own) with ``model`` in a benchmark's file.
+    """Median rate of ``system`` (default: vdali's own) with ``model`` in a benchmark's file, or a sweep's best point.
 
-    Raises UsageError where the file compares several models and none is named, or has no right result of the system.
+    Raises UsageError where the file compares several models and none is named, or has no right result of the system,
+    and for a sweep that recommends nothing.
     """
     document = read_bench(path)
+    if is_sweep(document):
+        return _rate_of_sweep(document, path)
     reports = [ComparisonReport.from_json(part) for part in document.get("comparisons") or []]
     found = [report for report in reports if model in (None, report.model)]
     if len(found) != 1:
@@ -176,6 +180,23 @@ def rate_of_bench(path: Path, system: str | None = None, model: str | None = Non
     source = f"median of {report.rounds} rounds ({row.throughput.text(1)}; {row.system} in {path})"
     rate = positive(row.throughput.median, f"rate of {row.system} in {path}")
     return Rate(rate, source, _conditions_of_bench(report, row, document.get("environment") or {}))
+
+
+def _rate_of_sweep(document: Mapping[str, Any], path: Path) -> Rate:
+    cell = next((cell for cell in document[CELLS] if cell.get("recommended")), None)
+    rate = rate_of_cell(cell) if cell is not None else None
+    if cell is None or rate is None:
+        raise UsageError(f"The sweep in {path} recommends no point. Finish it, or give --throughput.")
+    environment = document.get("environment") or {}
+    holds_for = {
+        "model": f"{document.get('model', NOT_STATED)} (weights: {document.get('weights', NOT_STATED)})",
+        "precision": str(cell.get("precision", NOT_STATED)),
+        "resolution": f"{cell.get('resolution', NOT_STATED)} pixels into the model",
+        "batch": f"{cell['batch_size']} images",
+        "decoder": str(cell.get("decoder", NOT_STATED)),
+        "hardware": f"{environment.get('cpus_usable', '?')} CPUs ({environment.get('cpu') or 'unknown model'})",
+    }
+    return Rate(rate, f"the recommended point of the sweep in {path}", holds_for)
 
 
 def _conditions_of_run(found: RunRecord) -> dict[str, str]:

@@ -34,7 +34,7 @@ def sweeps_in(value: Any) -> Iterator[Mapping[str, Any]]:
 
 def sweep_blocks(cells: Sequence[Cell]) -> tuple[list[Chart], Table]:
     """One chart with a line for each setting, and all cells as a table; failed cells are rows without a rate."""
-    measured = [cell for cell in cells if _rate(cell)]
+    measured = [cell for cell in cells if rate_of_cell(cell)]
     marked = frozenset(i for i, cell in enumerate(cells) if cell.get("recommended"))
     keys = list(dict.fromkeys(key for cell in cells for key, value in cell.items() if value is not None))
     rows = [[shown(key, cell.get(key)) for key in keys] for cell in cells]
@@ -46,12 +46,12 @@ def sweep_verdict(part: Mapping[str, Any]) -> str:
     """The recommended point with its reason, or the fastest one."""
     cells = part[CELLS]
     chosen = next((cell for cell in cells if cell.get("recommended")), None)
-    best = chosen or max(cells, key=lambda cell: _rate(cell) or 0.0)
-    if not _rate(best):
+    best = chosen or max(cells, key=lambda cell: rate_of_cell(cell) or 0.0)
+    if not rate_of_cell(best):
         return "no point of the sweep was measured"
     reason = part.get("reason") or best.get("reason")
     word = "recommended" if chosen is not None else "fastest"
-    text = f"{word}: batch size {best[BATCH]}{_named(best, ', ')}, {number(_rate(best) or 0.0)} images/s"
+    text = f"{word}: batch size {best[BATCH]}{_named(best, ', ')}, {number(rate_of_cell(best) or 0.0)} images/s"
     return f"{text}; {reason}" if reason else text
 
 
@@ -60,7 +60,7 @@ def _chart(cells: Sequence[Cell]) -> Chart:
     for cell in sorted(cells, key=lambda cell: float(cell[BATCH])):
         lines.setdefault(_named(cell, "").strip(", ") or "throughput", []).append(cell)
     batches = sorted({int(cell[BATCH]) for cell in cells})
-    top = 1.05 * max(_rate(cell) or 0.0 for cell in cells)
+    top = 1.05 * max(rate_of_cell(cell) or 0.0 for cell in cells)
     return Chart(
         title="Throughput over batch size",
         summary="images/s; a large dot marks the plateau or the recommended point",
@@ -68,7 +68,7 @@ def _chart(cells: Sequence[Cell]) -> Chart:
             Series(
                 name=name,
                 x=[math.log2(cell[BATCH]) for cell in found],
-                y=[_rate(cell) or 0.0 for cell in found],
+                y=[rate_of_cell(cell) or 0.0 for cell in found],
                 marks=[i for i, cell in enumerate(found) if cell.get("plateau") or cell.get("recommended")],
             )
             for name, found in lines.items()
@@ -87,7 +87,8 @@ def _named(cell: Cell, before: str) -> str:
     return before + ", ".join(found) if found else ""
 
 
-def _rate(cell: Cell) -> float | None:
+def rate_of_cell(cell: Cell) -> float | None:
+    """Images/s of a cell, the median of its rounds; None where it failed."""
     rate = cell.get(RATE)
     if isinstance(rate, Mapping):
         rate = rate.get("median")

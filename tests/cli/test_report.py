@@ -55,6 +55,14 @@ def test_the_cost_of_a_benchmark_is_that_of_the_system_that_is_named(vdali, benc
     assert json.loads(vdali(*words).out)["throughput_samples_per_s"] == pytest.approx(17.0)
 
 
+def test_the_cost_of_a_sweep_is_that_of_its_recommended_point(vdali, tmp_path):
+    (tmp_path / "sweep.json").write_text(json.dumps(sweep_document()))
+    text = vdali("cost", "--bench", "sweep.json", "--price-per-hour", 1).out
+    assert "  rate: 1,737.14 images/s, the recommended point of the sweep in sweep.json\n" in text
+    assert "  precision: fp16\n" in text
+    assert vdali("report", "sweep.json", "--price-per-hour", 1, "-o", "page.md").status == 0
+
+
 def test_the_example_of_a_price_file_can_be_used_and_says_that_it_is_one(vdali, tmp_path):
     (tmp_path / "prices.toml").write_text(vdali("cost", "--example-prices").out)
     text = vdali("cost", "--throughput", 100, "--prices", "prices.toml", "--machine", "invented-cpu-box").out
@@ -77,10 +85,13 @@ def test_the_example_of_a_price_file_can_be_used_and_says_that_it_is_one(vdali, 
         (["--throughput", "5", "--prices", "none.toml"], 2, "No price file none.toml."),
         (["--run", "nowhere", "--price-per-hour", "1"], 3, "nowhere does not exist: it is not the output of a run."),
         (["--bench", "{bench}", "--price-per-hour", "1"], 2, "Name one of them"),
+        (["--bench", "undecided.json", "--price-per-hour", "1"], 2, "undecided.json recommends no point"),
         (["--throughput", "five", "--price-per-hour", "1"], 2, "'five' is not a valid float"),
     ],
 )
-def test_a_cost_that_cannot_be_told_ends_with_a_plain_message(vdali, bench, words, status, says):
+def test_a_cost_that_cannot_be_told_ends_with_a_plain_message(vdali, tmp_path, bench, words, status, says):
+    cells = [cell for cell in sweep_document()["cells"] if not cell.get("recommended")]
+    (tmp_path / "undecided.json").write_text(json.dumps(sweep_document() | {"cells": cells}))
     ended = vdali("cost", *[word.format(bench=bench) for word in words])
     assert (ended.status, ended.out) == (status, "")
     assert says in ended.err
