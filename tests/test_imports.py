@@ -124,7 +124,10 @@ def test_importing_vdali_loads_no_runtime_and_little_else():
     assert len(modules) < MOST_MODULES
 
 
-@pytest.mark.parametrize("words", [["--help"], ["run", "--help"], ["export", "--help"], ["doctor", "--help"]])
+COMMANDS = ("run", "export", "doctor", "bench", "diagnose", "cost", "report")
+
+
+@pytest.mark.parametrize("words", [["--help"], *([command, "--help"] for command in COMMANDS)])
 def test_help_loads_no_runtime_and_little_else(words):
     modules = loaded_after(HELP.format(words=words))
     assert heavy_among(modules) == []
