@@ -18,7 +18,8 @@ BENCH_VERSION = 1
 def write_bench(path: Path, document: Mapping[str, Any]) -> None:
     """Write ``document`` with version and environment, whole or not at all; raises OutputError where it cannot.
 
-    Its keys, each optional: ``comparisons`` (list of ComparisonReport.to_json()), ``loaders``, ``large``, ``stages``.
+    Its keys, each optional: ``kind``, ``comparisons`` and ``large`` (lists of ComparisonReport.to_json()), ``loaders``
+    (one), ``stages``, ``robustness``, ``advice``, ``notes``.
     """
     whole = {"bench_version": BENCH_VERSION, "environment": environment(), **document}
     try:
