@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-from ..engine.cpu import cpu_allowance
 from .comparison import Status, SystemRow
 from .measure import Spread, alternate, percentile
 from .process import Round, SystemFailedError, SystemProcess
 from .systems.interface import MakeSystem, Outputs
-from .usage import busy_s
+from .usage import OthersWatch
 
 T = TypeVar("T")
-
-_LEAST_S = 0.5
-"""Seconds below which CPU time, counted in ticks of 10 ms, tells nothing of other processes."""
 
 
 @dataclass(slots=True)
@@ -107,13 +102,9 @@ def take_turns(
             if entrant.problem is not None:
                 say(f"{entrant.label}: {entrant.problem}")
         say(f"{rounds} alternating rounds over {len(files)} images")
-        started_s, busy_before_s = time.perf_counter(), busy_s()
+        others = OthersWatch()
         found = alternate({entrant.label: entrant.round for entrant in entrants}, rounds=rounds, warmup=0)
-        elapsed_s, busy_after_s = time.perf_counter() - started_s, busy_s()
+        share = others.share(sum(one.cpu_s for rounds_ in found.values() for one in rounds_ if one is not None))
         for entrant in entrants:
             entrant.finish(found[entrant.label])
-    if busy_before_s is None or busy_after_s is None or elapsed_s < _LEAST_S:
-        return None
-    own_s = sum(one.cpu_s for entrant in entrants for one in entrant.rounds)
-    elsewhere_s = busy_after_s - busy_before_s - own_s
-    return min(1.0, max(0.0, elsewhere_s / (elapsed_s * cpu_allowance().affinity)))
+    return share

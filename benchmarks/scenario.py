@@ -6,6 +6,7 @@ images are the user's, and decoding is part of the work.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
@@ -21,10 +22,12 @@ from ..engine.errors import UsageError
 from ..engine.job import environment
 from ..export.plan_search import find_plan
 from .compare import gpu_of
+from .render import MUCH_ELSEWHERE
 from .report_words import number
 from .scenario_load import ScenarioName, Traffic, load_generator, run_trial
 from .scenario_search import BEYOND, CONFIRMATIONS, RateFound, largest_rate
 from .scenario_system import LanePool
+from .usage import OthersWatch
 
 DISCLAIMER = "MLPerf-style, not a submission"
 _FEWEST_SINGLE = 64
@@ -85,7 +88,15 @@ def run_scenarios(
     """
     load_generator()
     with _subject(model, pictures, options, say) as subject:
+        others, own_s = OthersWatch(), time.process_time()
         results = [_RUN[name](subject, options, say) for name in names]
+        notes = [f"{DISCLAIMER}. Encoded images in memory to rows; decoding is part of the work."]
+        share = others.share(time.process_time() - own_s)
+        if share is not None and share > MUCH_ELSEWHERE:
+            notes.append(
+                f"Other processes used {100 * share:.0f} % of the CPUs meanwhile: measure again when they rest."
+            )
+            say(notes[-1])
         trials = [trial for result in results for trial in result.pop("trials", [])]
         return {
             "kind": "scenarios",
@@ -94,7 +105,7 @@ def run_scenarios(
             "verdict": "; ".join(result["declared"] for result in results),
             "results": results,
             **({"server_trials": trials} if trials else {}),
-            "notes": [f"{DISCLAIMER}. Encoded images in memory to rows; decoding is part of the work."],
+            "notes": notes,
         }
 
 

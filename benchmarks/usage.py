@@ -14,6 +14,9 @@ import psutil
 
 from ..engine.cpu import cpu_allowance
 
+_LEAST_S = 0.5
+"""Seconds below which CPU time, counted in ticks of 10 ms, tells nothing of other processes."""
+
 _INTERVAL_S = 0.05
 _WATCHING_SHARE = 0.1
 
@@ -46,6 +49,23 @@ def busy_s() -> float | None:
     idle = sum(cpu.idle + getattr(cpu, "iowait", 0.0) for cpu in mine)
     total = sum(sum(cpu) - getattr(cpu, "guest", 0.0) - getattr(cpu, "guest_nice", 0.0) for cpu in mine)
     return float(total - idle)
+
+
+class OthersWatch:
+    """What other processes use of the CPUs from now on."""
+
+    def __init__(self) -> None:
+        self._started_s, self._busy_s = time.perf_counter(), busy_s()
+
+    def share(self, own_s: float) -> float | None:
+        """Share (0..1) of the CPUs that they have used so far, beside our ``own_s`` CPU seconds.
+
+        None where that cannot be told.
+        """
+        elapsed_s, now_s = time.perf_counter() - self._started_s, busy_s()
+        if self._busy_s is None or now_s is None or elapsed_s < _LEAST_S:
+            return None
+        return min(1.0, max(0.0, (now_s - self._busy_s - own_s) / (elapsed_s * cpu_allowance().affinity)))
 
 
 def memory_bytes(process: psutil.Process) -> int:

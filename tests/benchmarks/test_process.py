@@ -9,6 +9,7 @@ import psutil
 import pytest
 import toy_systems
 from vdali.benchmarks import entrant as entrant_module
+from vdali.benchmarks import usage
 from vdali.benchmarks.comparison import Status
 from vdali.benchmarks.entrant import Entrant, take_turns
 from vdali.benchmarks.process import SystemFailedError, SystemProcess
@@ -76,10 +77,19 @@ def test_one_that_fails_does_not_stop_the_others():
 
 
 def test_what_others_take_of_the_cpus_is_told_beside_the_rounds(monkeypatch):
-    monkeypatch.setattr(entrant_module, "busy_s", iter([100.0, 101.5]).__next__)
-    monkeypatch.setattr(entrant_module, "time", SimpleNamespace(perf_counter=iter([10.0, 12.0]).__next__))
-    share = take_turns([Entrant("counts", toy_systems.Counting)], FILES, rounds=1, say=lambda _: None)
-    assert share == pytest.approx(1.5 / (2 * cpu_allowance().affinity), abs=0.05)
+    own: list[float] = []
+    watch = SimpleNamespace(share=lambda own_s: own.append(own_s) or 0.25)
+    monkeypatch.setattr(entrant_module, "OthersWatch", lambda: watch)
+    entrants = [Entrant("counts", toy_systems.Counting), Entrant("absent", toy_systems.needs_a_package)]
+    assert take_turns(entrants, FILES, rounds=2, say=lambda _: None) == 0.25
+    assert own == [sum(one.cpu_s for one in entrants[0].rounds)]
+
+
+def test_what_others_take_is_all_that_was_used_less_our_own(monkeypatch):
+    monkeypatch.setattr(usage, "busy_s", iter([100.0, 101.5, 7.0, 7.1]).__next__)
+    monkeypatch.setattr(usage, "time", SimpleNamespace(perf_counter=iter([10.0, 12.0, 0.0, 0.1]).__next__))
+    assert usage.OthersWatch().share(0.5) == pytest.approx(1.0 / (2 * cpu_allowance().affinity))
+    assert usage.OthersWatch().share(0.0) is None  # too short to tell
 
 
 def test_cpu_time_counts_workers_that_live_and_workers_that_ended():
