@@ -36,7 +36,7 @@ USUAL_PARTS = PARTS[:4]
 
 LOADER_PHOTOS = 400
 ROBUSTNESS_PHOTOS = 4500
-ROBUSTNESS_ROUNDS = 2
+ROBUSTNESS_ROUNDS = 1
 ADVICE_ROUNDS = 5
 
 
@@ -178,7 +178,7 @@ class _Bench:
         count = max(WARM + 100, self._settings.count(ROBUSTNESS_PHOTOS))
         rounds = min(ROBUSTNESS_ROUNDS, self._settings.rounds)
         found = measure_robustness(self._exported(MODELS[0]), self._photos(LOADER_PHOTOS), rounds, count=count)
-        print(f"{found['images']:,} images, {found['bad']:,} of them bad, against as many good ones, {rounds} rounds")
+        print(f"{found['images']:,} images, {found['bad']:,} of them bad, against as many good ones, rounds: {rounds}")
         for kind, run in found["runs"].items():
             rate, growth = (Spread.from_json(run[key]) for key in ("throughput_samples_per_s", "rss_growth_bytes"))
             print(f"  {kind:5} {rate.text(1)} images/s; memory grows by {growth.high / 2**20:.1f} MiB after {WARM:,}")
