@@ -100,7 +100,7 @@ def run_options(
     from .engine.sources.kind import SourceKind
     from .engine.sources.shard import Shard
     from .engine.spec import Precision, Task
-    from .engine.telemetry import TelemetryOptions
+    from .engine.telemetry.watch import TelemetryOptions
     from .engine.words import word
     from .export.plan_search import find_plan
     from .export.store import resolve_model

@@ -112,8 +112,8 @@ def diagnose(
     Exit status: 0 told, 2 usage, 3 no usable image, 4 device or runtime missing, 5 model unusable.
     """
     from .api import run_options
-    from .engine.diagnosis import diagnose as examine
-    from .engine.diagnosis_text import text_of
+    from .engine.diagnosis.diagnose import diagnose as examine
+    from .engine.diagnosis.text import text_of
 
     folder = scratch or Path(tempfile.gettempdir())
     chosen = run_options(inputs or None, out=folder, report=say, **options)

@@ -70,7 +70,7 @@ def report(source: Path, output: Path, diagnosis: Path | None, **words: Any) -> 
     report there.
     """
     from .benchmarks.cost import cost as cost_of
-    from .benchmarks.report import write_report
+    from .benchmarks.report.write import write_report
 
     asked = any(words[name] is not None for name in words if name != "currency")
     words["bench" if source.is_file() else "run"] = source

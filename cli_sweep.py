@@ -13,9 +13,9 @@ import click
 from .cli_options import model_options, say
 
 if TYPE_CHECKING:
-    from .benchmarks.scenario import ScenarioOptions
-    from .benchmarks.sweep_model import SweepOptions
-    from .benchmarks.sweep_models import SweepModels
+    from .benchmarks.scenario.run import ScenarioOptions
+    from .benchmarks.sweep.model import SweepOptions
+    from .benchmarks.sweep.models import SweepModels
 
 
 @click.command()
@@ -55,8 +55,8 @@ def sweep(inputs: tuple[str, ...], output: Path, retry_failures: bool, as_json: 
     sweep.
     """
     from .benchmarks.staged import staged_images
-    from .benchmarks.sweep import sweep as run_sweep
-    from .benchmarks.sweep_text import sweep_text
+    from .benchmarks.sweep.run import sweep as run_sweep
+    from .benchmarks.sweep.text import sweep_text
 
     options = _options(**words)
     with tempfile.TemporaryDirectory(prefix="vdali-sweep-") as folder:
@@ -74,7 +74,7 @@ def _options(
     *, precisions: str, decoders: str, resolutions: str | None, device: str, task: str | None, **plain: Any
 ) -> SweepOptions:
     from .benchmarks.compare import device_of
-    from .benchmarks.sweep_model import SweepOptions, size_from_text
+    from .benchmarks.sweep.model import SweepOptions, size_from_text
     from .engine.decoders.make import DecoderName
     from .engine.spec import Precision, Task
     from .engine.words import word
@@ -145,8 +145,8 @@ def scenario(
     INPUT is as for `vdali run`; without it, photos of about 500x375 are made from the demo photos.
     """
     from .benchmarks.bench_file import write_bench
-    from .benchmarks.scenario import run_scenarios
-    from .benchmarks.scenario_load import ScenarioName, load_generator
+    from .benchmarks.scenario.load import ScenarioName, load_generator
+    from .benchmarks.scenario.run import run_scenarios
     from .benchmarks.staged import staged_images
     from .benchmarks.systems.network import spec_of
 
@@ -208,7 +208,7 @@ def _scenario_options(
     max_trials: int,
 ) -> ScenarioOptions:
     from .benchmarks.compare import device_of
-    from .benchmarks.scenario import ScenarioOptions
+    from .benchmarks.scenario.run import ScenarioOptions
     from .engine.decoders.make import DecoderName
     from .engine.words import word
 

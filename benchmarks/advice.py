@@ -15,8 +15,8 @@ from typing import Any
 from ..engine.backends.load import load_engine
 from ..engine.decoders.interface import DecodeMode, DecodeOptions
 from ..engine.decoders.make import DecoderName
-from ..engine.diagnosis import diagnose
-from ..engine.diagnosis_whole import Whole, measure_whole
+from ..engine.diagnosis.diagnose import diagnose
+from ..engine.diagnosis.whole import Whole, measure_whole
 from ..engine.lanes import LaneOptions, make_scheduler
 from ..engine.sources.interface import Source
 from ..engine.sources.open import open_source

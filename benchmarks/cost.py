@@ -14,8 +14,8 @@ from ..engine.errors import UsageError
 from .bench_file import read_bench
 from .comparison import ComparisonReport, Status, SystemRow
 from .price import Price, money, positive, price_from_file
-from .report_input import RunRecord, read_run
-from .report_sweep import CELLS, is_sweep, rate_of_cell
+from .report.input import RunRecord, read_run
+from .report.sweep import CELLS, is_sweep, rate_of_cell
 
 MILLION, BILLION = 10**6, 10**9
 SHORT_RUN_S = 30.0

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ..engine.errors import DeviceError, VdaliError
-from ..engine.telemetry_gpu import open_gpu_sampler
+from ..engine.telemetry.gpu import open_gpu_sampler
 from .systems.interface import MakeSystem, Outputs, System
 from .usage import cpu_s, watched_memory
 

@@ -27,7 +27,7 @@ from .sinks.parquet import PartOptions
 from .sinks.run_dir import TELEMETRY_FILE, OutputFormat, RunDirectory, RunStatus
 from .sources.interface import Source
 from .spec import Precision
-from .telemetry import Counts, Telemetry, TelemetryOptions
+from .telemetry.watch import Counts, Telemetry, TelemetryOptions
 
 _PACKAGES = ("numpy", "onnxruntime-gpu", "simplejpeg", "cykooz-resizer", "pillow", "nvidia-dali-cuda120", "pyarrow")
 

@@ -99,7 +99,7 @@ def _cpu_scheduler(
 
 
 def _device_scheduler(engine: DeviceEngine, options: LaneOptions, preprocess: Preprocess) -> tuple[Scheduler, LanePlan]:
-    from .cuda_lanes import new_device_lanes  # loads what only a GPU needs
+    from .cuda.lanes import new_device_lanes  # loads what only a GPU needs
 
     count, slots = options.lanes or 1, options.slots or DEVICE_SLOTS
     batch = min(options.micro_batch or options.batch_size, engine.max_batch)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 from fake_cuda import FakeCudaRuntime
-from vdali.engine.cuda_device import CudaBuffer, CudaDevice
+from vdali.engine.cuda.device import CudaBuffer, CudaDevice
 from vdali.engine.device import Event
 from vdali.engine.errors import InferError
 from vdali.engine.slots import BufferSpec

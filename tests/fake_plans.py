@@ -9,7 +9,7 @@ import numpy as np
 from fake_tensorrt import FakeTensorRT, plan_bytes
 from models import plain_preprocess
 from vdali.engine.backends.tensorrt import TensorRTEngine
-from vdali.engine.cuda_device import CudaDevice
+from vdali.engine.cuda.device import CudaDevice
 from vdali.engine.gpu_probe import Gpu
 from vdali.engine.plans.key import PlanKey
 from vdali.engine.plans.sidecar import PlanSidecar

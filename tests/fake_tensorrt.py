@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import tensorrt_rtx as real
 from fake_cuda import POISON, FakeCudaRuntime
-from vdali.engine.cuda_device import CudaBuffer
+from vdali.engine.cuda.device import CudaBuffer
 from vdali.engine.plans.flavour import TENSORRT, TENSORRT_RTX, Flavour, MessageLog
 
 SCRATCH_BYTES = 4096

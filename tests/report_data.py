@@ -11,13 +11,13 @@ from vdali.benchmarks.bench_file import BENCH_VERSION
 from vdali.benchmarks.comparison import ComparisonReport, Status, SystemRow
 from vdali.benchmarks.cost import cost
 from vdali.benchmarks.measure import Spread
-from vdali.benchmarks.report import write_report
-from vdali.engine.diagnosis_model import FORMAT_VERSION
+from vdali.benchmarks.report.write import write_report
+from vdali.engine.diagnosis.model import FORMAT_VERSION
 from vdali.engine.sinks.run_dir import TELEMETRY_FILE
 from vdali.engine.stages import StageTime
-from vdali.engine.telemetry_file import TelemetryFile, TelemetrySample
-from vdali.engine.telemetry_gpu import GpuSample
-from vdali.engine.telemetry_host import HostSample
+from vdali.engine.telemetry.file import TelemetryFile, TelemetrySample
+from vdali.engine.telemetry.gpu import GpuSample
+from vdali.engine.telemetry.host import HostSample
 
 HOSTILE = """<script>document.title='run'</script><img src=x onerror="document.title='run'">"'&\\|`*_[x](y)"""
 LONG = "a-very-long-name-without-any-space-" * 6

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ...engine.backends.interface import DeviceEngine
 from ...engine.batch import Decoded, Encoded, Outcome, Sample
-from ...engine.cuda_lane import device_lane
+from ...engine.cuda.lane import device_lane
 from ...engine.decoders.device_interface import DeviceBatch, DeviceDecoder, Placed, copy_rows
 from ...engine.device import Buffer, Device, Stream
 from ...engine.scheduler import Scheduler

@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...engine.backends.buffers import HostCalls
-from ...engine.cuda_device import CudaDevice
-from ...engine.cuda_foreign import stream_handle
-from ...engine.cuda_kernels import CudaKernels
-from ...engine.cuda_stream import CudaEvent
+from ...engine.cuda.device import CudaDevice
+from ...engine.cuda.foreign import stream_handle
+from ...engine.cuda.kernels import CudaKernels
+from ...engine.cuda.stream import CudaEvent
 from ...engine.device import Buffer, Event, Stream
 from ...engine.preprocess import Preprocess
 from ...engine.slots import BufferSpec

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...engine.backends.torch import TorchEngine
-from ...engine.cuda_device import CudaDevice
+from ...engine.cuda.device import CudaDevice
 from .network import SPEC, weights
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...engine.batch import Encoded
-from ...engine.cuda_device import CudaDevice
+from ...engine.cuda.device import CudaDevice
 from ...engine.decoders.device_interface import DeviceBatch, DeviceDecoder
 from ...engine.decoders.interface import DecodeOptions
 from ...engine.decoders.make import DecoderName, make_decoder

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from ...engine.cuda_device import CudaDevice
+from ...engine.cuda.device import CudaDevice
 from ...engine.device import Buffer, Stream
 from ...engine.errors import DeviceError
 from .lanes_alone import RawDecoder, measured, new_lane, numbered, outcomes, overlapped_equals_alone

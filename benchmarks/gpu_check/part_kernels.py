@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...engine.cuda_device import CudaDevice
-from ...engine.cuda_kernels import CudaKernels, architecture_of
+from ...engine.cuda.device import CudaDevice
+from ...engine.cuda.kernels import CudaKernels, architecture_of
 from ...kernels import mask_rle, resample
 from ...kernels.launch import Launch
 from ...kernels.mask_rle import MaskRlePlan, Runs, mask_rle_reference

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...engine.backends.onnxruntime_cuda import OnnxRuntimeCudaEngine
-from ...engine.cuda_device import CudaDevice
+from ...engine.cuda.device import CudaDevice
 from .engine_checks import engine_checks
 from .network import write_onnx
 from .record import Check

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...engine.backends.onnxruntime_cuda import OnnxRuntimeCudaEngine
-from ...engine.cuda_device import CudaDevice
+from ...engine.cuda.device import CudaDevice
 from ...engine.decoders.device_interface import DeviceDecoder
 from ...engine.decoders.interface import DecodeOptions
 from ...engine.decoders.make import DecoderName

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ...engine.backends.torch import TorchEngine
-from ...engine.cuda_device import CudaDevice
+from ...engine.cuda.device import CudaDevice
 from .engine_checks import engine_checks
 from .record import Check, CheckFailedError, Found, MissingError
 

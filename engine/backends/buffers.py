@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..cuda_device import CudaDevice
+from ..cuda.device import CudaDevice
 from ..device import Buffer
 from ..errors import DeviceError, InferError
 from ..slots import BufferSpec, Slot

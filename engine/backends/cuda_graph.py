@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 
-from ..cuda_calls import CudaCalls
+from ..cuda.calls import CudaCalls
 from ..errors import DeviceError
 
 

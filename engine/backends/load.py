@@ -15,7 +15,7 @@ from .interface import Engine
 from .tensorrt import TensorRTEngine, TensorRTOptions
 
 if TYPE_CHECKING:
-    from ..cuda_device import CudaDevice
+    from ..cuda.device import CudaDevice
 
 E = TypeVar("E")
 
@@ -149,7 +149,7 @@ def load_plan(path: Path, *, ordinal: int = 0, options: TensorRTOptions | None =
 
 def _with_device(ordinal: int, make: Callable[[CudaDevice], E]) -> E:
     """What ``make`` gives on a device that it then owns."""
-    from ..cuda_device import CudaDevice
+    from ..cuda.device import CudaDevice
 
     device = CudaDevice(ordinal)
     try:

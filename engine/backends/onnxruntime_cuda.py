@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..cuda_device import CudaDevice, address_of
-from ..cuda_foreign import stream_handle
+from ..cuda.device import CudaDevice, address_of
+from ..cuda.foreign import stream_handle
 from ..device import Buffer, Event, Stream
 from ..errors import DeviceError, InferError, ModelError
 from ..slots import BufferSpec

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..cuda_device import CudaDevice
+from ..cuda.device import CudaDevice
 from ..device import Stream
 from ..errors import DeviceError, ModelError
 from ..gpu_probe import Gpu

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ..cuda_device import CudaDevice, address_of
-from ..cuda_foreign import stream_handle
-from ..cuda_stream import CudaEvent
+from ..cuda.device import CudaDevice, address_of
+from ..cuda.foreign import stream_handle
+from ..cuda.stream import CudaEvent
 from ..device import Buffer, Event, Stream
 from ..errors import DeviceError, InferError
 from ..spec import INPUT_NAME

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..cuda_device import CudaDevice
-from ..cuda_foreign import stream_handle
-from ..cuda_stream import CudaEvent
+from ..cuda.device import CudaDevice
+from ..cuda.foreign import stream_handle
+from ..cuda.stream import CudaEvent
 from ..device import Buffer, Event, Stream
 from ..errors import DeviceError, InferError, MissingExtraError
 from ..slots import BufferSpec

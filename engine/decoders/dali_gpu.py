@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..batch import Decoded, Encoded, Failure
-from ..cuda_device import CudaBuffer, CudaDevice
+from ..cuda.device import CudaBuffer, CudaDevice
 from ..device import Buffer, Stream
 from ..errors import DeviceError
 from ..preprocess import Preprocess

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from concurrent.futures import ThreadPoolExecutor
 
-from ..cuda_device import CudaDevice
+from ..cuda.device import CudaDevice
 from ..errors import DeviceError
 from ..preprocess import Preprocess
 from .device_interface import DeviceDecoder

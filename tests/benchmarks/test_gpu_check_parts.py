@@ -19,7 +19,7 @@ from vdali.benchmarks.gpu_check.network import SIZE, SPEC, WIDTH, weights, write
 from vdali.benchmarks.gpu_check.record import Check, CheckFailedError, Found
 from vdali.engine.backends.interface import DeviceEngine
 from vdali.engine.backends.onnxruntime import OnnxRuntimeEngine
-from vdali.engine.cuda_device import CudaDevice
+from vdali.engine.cuda.device import CudaDevice
 from vdali.engine.decoders.dali import built_graph
 from vdali.engine.decoders.dali_gpu import DaliGpuDecoder
 from vdali.engine.decoders.host_decoders import HostDecoders
@@ -309,7 +309,7 @@ def test_kernels_that_do_not_are_told(kernels, runtime, words, told):
 
 
 def test_what_cannot_be_compiled_for_a_gpu_is_a_plain_error(device, runtime, tmp_path, monkeypatch):
-    from vdali.engine.cuda_kernels import CudaKernels, architecture_of
+    from vdali.engine.cuda.kernels import CudaKernels, architecture_of
     from vdali.engine.errors import DeviceError
 
     monkeypatch.setenv("VDALI_CACHE", str(tmp_path))

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from models import mean_colour_model
 from vdali.benchmarks import __main__ as bench
 from vdali.benchmarks.bench_file import read_bench
-from vdali.benchmarks.report import write_report
+from vdali.benchmarks.report.write import write_report
 
 pytest.importorskip("skimage")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from report_data import bench_document, comparison, diagnosis_document, sweep_document
-from vdali.benchmarks.report_input import read_run
+from vdali.benchmarks.report.input import read_run
 
 
 @pytest.fixture(scope="module")

@@ -14,8 +14,8 @@ from pathlib import Path
 from commands import DEADLINE_S, ids_of, record_of, run_vdali, start_vdali, status_of
 from prometheus import values_of
 from vdali.engine.sinks.run_dir import TELEMETRY_FILE
-from vdali.engine.telemetry_file import read_telemetry
-from vdali.engine.telemetry_host import HostSampler
+from vdali.engine.telemetry.file import read_telemetry
+from vdali.engine.telemetry.host import HostSampler
 
 
 def lines_of(out: Path) -> list[dict]:

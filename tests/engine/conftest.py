@@ -14,7 +14,7 @@ def runtime():
 
 @pytest.fixture
 def cuda(runtime):
-    from vdali.engine.cuda_device import CudaDevice
+    from vdali.engine.cuda.device import CudaDevice
 
     device = CudaDevice(0, runtime=runtime)
     yield device

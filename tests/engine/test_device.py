@@ -6,7 +6,7 @@ import threading
 
 import numpy as np
 import pytest
-from vdali.engine.cuda_device import CudaDevice
+from vdali.engine.cuda.device import CudaDevice
 from vdali.engine.device import HostDevice
 from vdali.engine.errors import DeviceError
 

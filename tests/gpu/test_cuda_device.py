@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from vdali.engine.cuda_device import CudaBuffer, CudaDevice
-from vdali.engine.cuda_stream import CudaStream
+from vdali.engine.cuda.device import CudaBuffer, CudaDevice
+from vdali.engine.cuda.stream import CudaStream
 from vdali.engine.device import HostStream
 from vdali.engine.errors import DeviceError
 from vdali.engine.scheduler import Scheduler

@@ -16,7 +16,7 @@ from vdali.engine.backends.load import load_engine, load_plan
 from vdali.engine.backends.onnxruntime_cuda import OnnxRuntimeCudaEngine
 from vdali.engine.backends.tensorrt import TensorRTOptions
 from vdali.engine.backends.torch import TorchEngine
-from vdali.engine.cuda_device import CudaDevice
+from vdali.engine.cuda.device import CudaDevice
 from vdali.engine.errors import DeviceError, MissingExtraError, ModelError
 from vdali.engine.plans.options import BatchProfile, PlanOptions
 from vdali.engine.scheduler import Scheduler

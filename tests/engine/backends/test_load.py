@@ -16,11 +16,12 @@ from fake_plans import GPU, SIZE, means, pictures, sidecar_of
 from fake_tensorrt import FakeTensorRT, counted, plan_bytes
 from models import mean_colour_model, tiny_classifier
 from pictures import write_numbered
-from vdali.engine import cuda_device, job
+from vdali.engine import job
 from vdali.engine.backends import load
 from vdali.engine.backends.content import model_content
 from vdali.engine.backends.load import PlanSearch, load_engine
 from vdali.engine.backends.tensorrt import TensorRTOptions
+from vdali.engine.cuda import device as cuda_device
 from vdali.engine.errors import DeviceError, ModelError, UsageError
 from vdali.engine.gpu_probe import GpuProbe
 from vdali.engine.plans import flavour

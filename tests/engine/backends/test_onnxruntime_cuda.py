@@ -19,7 +19,7 @@ from onnx import TensorProto, helper
 from vdali.engine.backends import onnxruntime_cuda
 from vdali.engine.backends.interface import DeviceEngine
 from vdali.engine.backends.onnxruntime_cuda import OnnxRuntimeCudaEngine, operators_on_cpu
-from vdali.engine.cuda_device import CudaBuffer, CudaDevice
+from vdali.engine.cuda.device import CudaBuffer, CudaDevice
 from vdali.engine.errors import DeviceError, InferError, ModelError
 
 

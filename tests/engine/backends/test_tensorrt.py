@@ -16,7 +16,7 @@ from fake_tensorrt import SCRATCH_BYTES, counted
 from trt_api import signatures_of
 from vdali.engine.backends.cuda_graph import CudaGraph
 from vdali.engine.backends.interface import DeviceEngine
-from vdali.engine.cuda_device import CudaDevice
+from vdali.engine.cuda.device import CudaDevice
 from vdali.engine.errors import DeviceError, InferError
 from vdali.engine.scheduler import Scheduler
 from vdali.engine.slots import BufferSpec

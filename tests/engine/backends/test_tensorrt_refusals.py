@@ -14,7 +14,7 @@ from models import mean_colour_model, red_segmenter, tiny_classifier
 from vdali.engine.backends.content import model_spec
 from vdali.engine.backends.tensorrt import TensorRTEngine, TensorRTOptions
 from vdali.engine.backends.tensorrt_plan import OUTPUT_DTYPES
-from vdali.engine.cuda_device import CudaDevice
+from vdali.engine.cuda.device import CudaDevice
 from vdali.engine.errors import DeviceError, ModelError
 from vdali.engine.plans.flavour import load_flavour
 from vdali.engine.plans.options import PlanOptions

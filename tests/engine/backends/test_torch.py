@@ -11,7 +11,7 @@ from fake_plans import LARGEST, SIZE, Buffers, means, pictures
 from models import plain_preprocess
 from vdali.engine.backends.interface import DeviceEngine
 from vdali.engine.backends.torch import TorchEngine
-from vdali.engine.cuda_device import CudaDevice
+from vdali.engine.cuda.device import CudaDevice
 from vdali.engine.errors import DeviceError, InferError
 from vdali.engine.spec import ModelSpec, Task
 

@@ -14,7 +14,7 @@ from decoding import SPECS, encode, mean_difference, orientation_exif, photo
 from fake_cuda import FakeCudaRuntime
 from fake_gpu import FakeMixedPipeline, FakeOutputs
 from vdali.engine.batch import Encoded
-from vdali.engine.cuda_device import CudaDevice
+from vdali.engine.cuda.device import CudaDevice
 from vdali.engine.decoders.dali import DaliDecoder, built_graph
 from vdali.engine.decoders.dali_gpu import DaliGpuDecoder
 from vdali.engine.decoders.dali_jobs import feed, in_runs, job_of
