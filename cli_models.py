@@ -102,7 +102,7 @@ def validate(
 
 @click.command()
 @click.argument("model")
-@click.option("-p", "--precision", default="fp32", show_default=True, help="Precision of a model given by name.")
+@click.option("-p", "--precision", help="Default: that of the file MODEL; of a known name fp32.")
 @click.option("-o", "--out", type=click.Path(path_type=Path), help="Also copy the plan (and its sidecar) to this file.")
 @click.option("--flavour", default="auto", show_default=True, help="auto, tensorrt or tensorrt_rtx.")
 @click.option("--target", help="TensorRT-RTX: compute capabilities to build for, such as sm89,sm120. Needs no GPU.")
@@ -116,7 +116,7 @@ def validate(
 @click.option("--json", "as_json", is_flag=True, help="Print the plan's description as one JSON document on stdout.")
 def build(
     model: str,
-    precision: str,
+    precision: str | None,
     out: Path | None,
     flavour: str,
     reference: str | None,
@@ -135,12 +135,12 @@ def build(
     from .engine.plans.flavour import load_flavour
     from .engine.spec import Precision
     from .engine.words import word
+    from .export.at_precision import file_at_precision
     from .export.plan_cache import PlanCache
     from .export.plan_words import plan_options_from_words
     from .export.proof import prove_here
-    from .export.store import resolve_model
 
-    onnx = resolve_model(model, precision=word(Precision, precision, "precision"), report=_say)
+    onnx = file_at_precision(model, word(Precision, precision, "precision") if precision else None, _say)
     loaded = load_flavour(flavour)
     plan = PlanCache(notice=_say).get_or_build(
         onnx, plan_options_from_words(**options), flavour=loaded, progress=_Throttled()

@@ -121,6 +121,8 @@ class Agreement:
             parts.append(f"top-1 {self.top1:.3f}")
         if self.top1_exact != self.top1:
             parts.append(f"exact {self.top1_exact:.3f}")
+        if self.left_out:
+            parts.append(f"{self.left_out} left out: fp32 itself is not finite")
         return ", ".join(parts)
 
     def _worst(self, name: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 from ..engine.errors import UsageError
@@ -35,7 +35,10 @@ def export_at_precision(
     ``model`` may be an exported fp32 file too. Raises what ``export_model`` and ``export_precision`` raise.
     """
     if precision is Precision.FP32:
+        if images is not None:
+            raise UsageError("An fp32 file is compared with its source, not judged on pictures. Leave --calibrate out.")
         return export_model(model, out, options, report)
+    _check_words(model, out, options)
     with tempfile.TemporaryDirectory(prefix="vdali-export-") as folder:
         fp32 = Path(folder) / "fp32.onnx"
         if _is_exported(model):
@@ -63,7 +66,7 @@ def validate_precision(
     """Judge ``model`` at ``precision`` on ``images``; ``limits`` replace the precision's own where not None.
 
     Raises AgreementError that names the worst picture, UsageError when a file at another precision comes without its
-    fp32 ``reference``, and what ``resolve_model`` raises.
+    fp32 ``reference`` or a limit is stated that its task has no number for, and what ``resolve_model`` raises.
     """
     fp32 = Path(reference) if reference else resolve_model(model, precision=Precision.FP32, report=report)
     spec = spec_of(read_model(fp32, weights=False), file=str(fp32))
@@ -75,7 +78,41 @@ def validate_precision(
     pictures = calibration_set(images, spec, limit=picture_limit)
     report(f"{candidate} against {fp32} on {pictures.description}.")
     given = {name: value for name, value in limits.items() if value is not None}
-    return validate(fp32, candidate, pictures, replace(default_limits(precision), **given))
+    agreement = validate(fp32, candidate, pictures, replace(default_limits(precision), **given))
+    unheard = [name for name in given if getattr(agreement, name) is None]
+    if unheard:
+        raise UsageError(f"{spec.name} is to {spec.task}: nothing measures {', '.join(unheard)}. Leave that limit out.")
+    return agreement
+
+
+def file_at_precision(model: str, precision: Precision | None, report: Report) -> Path:
+    """File of ``model`` at ``precision``; None: an ONNX file as it is, and fp32 of a known name.
+
+    Raises UsageError for a file at another precision, and what ``resolve_model`` raises.
+    """
+    path = resolve_model(model, precision=precision or Precision.FP32, report=report)
+    if precision is Precision.FP32:
+        found = spec_of(read_model(path, weights=False), file=str(path)).precision
+        if found is not precision:
+            raise UsageError(f"{path} is {found}, but {precision} was asked for. Name the file that it was made from.")
+    return path
+
+
+def _check_words(model: str, out: Path, options: ExportOptions) -> None:
+    """Raises UsageError for what would be overwritten or would go unheard."""
+    if out.suffix != ".onnx":
+        raise UsageError(f"The output file must end in .onnx, got {out}.")
+    if not _is_exported(model):
+        return
+    if out.exists() and out.samefile(model):
+        raise UsageError(f"{out} is the fp32 model itself and would be overwritten. Choose another -o.")
+    plain = ExportOptions()
+    stated = [field.name for field in fields(options) if getattr(options, field.name) != getattr(plain, field.name)]
+    if stated:
+        raise UsageError(
+            f"{model} is exported already, so {', '.join(stated)} would change nothing. Leave that out, or export its "
+            "source again."
+        )
 
 
 def _is_exported(model: str) -> bool:

@@ -61,7 +61,8 @@ def scales_for(largest: NDArray[np.floating]) -> NDArray[np.float32]:
     wanted = np.where(largest > 0, largest.astype(np.float64) / LEVELS, 1.0)
     wanted = np.maximum(wanted, _SMALLEST_SCALE)
     half = np.minimum(wanted, _LARGEST_HALF).astype(np.float16)
-    above = np.where(half < wanted * _ALMOST, np.nextafter(half, np.float16(np.inf)), half)
+    with np.errstate(over="ignore"):  # of the largest half, whose follower is not taken
+        above = np.where(half < wanted * _ALMOST, np.nextafter(half, np.float16(np.inf)), half)
     return np.where(wanted <= _LARGEST_HALF, above, wanted).astype(np.float32)
 
 

@@ -11,14 +11,17 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 
 import numpy as np
 import onnx
 from numpy.typing import NDArray
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
 
+from ..engine.backends.content import tensors_of
 from ..engine.errors import ModelError
 from .graph import ONNX_DOMAINS, array_of, dims_of, graph_inputs, opset_of
+from .session import load_tensor, read_model
 from .typed import element_types, subgraphs_of
 
 QUANTIZE = "QuantizeLinear"
@@ -70,13 +73,27 @@ class Finding:
 
 
 def lint(model: ModelProto) -> list[Finding]:
-    """Everything that TensorRT would refuse or misread, in graph order; scales in external data go unseen."""
+    """Everything that TensorRT would refuse or misread, in graph order; see ``read_for_lint`` for external data."""
     facts = _Facts(model)
     findings = list(_signature_findings(model))
     for node in _nodes(model.graph):
         for rule in _NODE_RULES:
             findings.extend(rule(node, facts))
     return findings
+
+
+def read_for_lint(path: Path) -> ModelProto:
+    """ONNX file without its weights, but with all that ``lint`` looks at: scales and zero points of external data, too.
+
+    Raises ModelError when it cannot be read.
+    """
+    model = read_model(path, weights=False)
+    quantising = (node for node in _nodes(model.graph) if node.op_type in (QUANTIZE, DEQUANTIZE))
+    wanted = {name for node in quantising for name in node.input[1:]}
+    for tensor in tensors_of(model.graph):
+        if tensor.name in wanted and tensor.data_location == TensorProto.EXTERNAL:
+            load_tensor(tensor, path)
+    return model
 
 
 def check(model: ModelProto, rules: Collection[Rule] = frozenset(Rule)) -> None:

@@ -17,10 +17,9 @@ from ..engine.gpu_probe import probe_gpu
 from ..engine.plans.files import write_atomically
 from ..engine.plans.flavour import ERRORS, Flavour, Message
 from ..engine.plans.options import PlanOptions, check_options
-from .lint import check
+from .lint import check, read_for_lint
 from .plan_config import add_batch_profile, aim, attach_timing_cache, configure, widen
 from .plan_progress import OnProgress, PhaseTracker, progress_monitor
-from .session import read_model
 
 if TYPE_CHECKING:
     import tensorrt as trt
@@ -76,7 +75,7 @@ def _build(
     network = builder.create_network(0)
     parser = trt.OnnxParser(network, flavour.log.logger)
     _parse(parser, network, onnx, flavour.title, messages)
-    check(read_model(onnx, weights=False))  # what the parser takes for something else without a word
+    check(read_for_lint(onnx))  # what the parser takes for something else without a word
     config = builder.create_builder_config()
     configure(trt, config, options)
     timing_cache = None

@@ -16,8 +16,10 @@ from ..engine.errors import AgreementError, ModelError, UsageError
 from ..engine.spec import ModelSpec, Precision
 from .agreement import Agreement, Limits
 from .calibration import CalibrationSet
+from .computed import computes_at
 from .half import half_from
 from .kept import spec_of, stamp
+from .lint import Rule, check
 from .options import ExportOptions
 from .ranges import beyond_fp16, measure_ranges
 from .rounding import rounded
@@ -75,7 +77,7 @@ def export_precision(
 
     tf32 is the fp32 graph under another name: TensorRT turns it on by a builder flag, a CPU computes fp32. int8 ranges
     are chosen from every other picture, so that the gate sees others, too. A model that is refused is tried again with
-    its worst layers in fp32. Nothing is left at ``out`` unless it is good.
+    its worst layers in fp32, as long as any is left at ``precision``. Nothing is left at ``out`` unless it is good.
 
     Raises AgreementError that names the worst picture, ModelError for a file that cannot be used or converted,
     UsageError when ``fp32`` is of another precision, VdaliError when ``out`` cannot be written.
@@ -135,6 +137,7 @@ class _Job:
         self.spec = spec_of(self.model, file=str(fp32))
         if self.spec.precision is not Precision.FP32:
             raise UsageError(f"{fp32} is {self.spec.precision}; other precisions are made from the fp32 file.")
+        check(self.bare, {Rule.FIXED_BATCH})
 
     def attempts(self) -> Iterator[Attempt]:
         """Converted models, each with more layers in a higher precision than the one before."""
@@ -157,6 +160,9 @@ class _Job:
             spared |= more
             self.report(f"{self.precision}: kept in a higher precision, too: {', '.join(sorted(more))}.")
             model, kept = way.convert(spared)
+            if not computes_at(model, self.precision):
+                self.report(f"{self.precision}: nothing of {self.spec.name} would be left in it.")
+                return
             yield model, kept
 
     def out_of_range(self, model: ModelProto, runnable: ModelProto) -> dict[str, str]:

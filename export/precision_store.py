@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import json
+import tempfile
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from ..engine.backends.content import model_content
-from ..engine.errors import AgreementError
+from ..engine.errors import AgreementError, ModelError
 from ..engine.plans.files import LOCK_SUFFIX, locked, write_atomically
 from ..engine.spec import Precision
 from ..engine.version import __version__
@@ -21,6 +24,8 @@ from .calibration import CalibrationSet, calibration_set
 from .kept import spec_of
 from .precision import export_precision
 from .session import read_model
+from .store import temporary_folder
+from .write import drop_drafts
 
 CONVERSION_VERSION = 2
 """Counts the changes of what a conversion writes: raised, it makes every cached file stale."""
@@ -61,14 +66,26 @@ def precision_file(
 ) -> PrecisionFile:
     """``fp32`` at ``precision``, from the cache when model, pictures, limits and tools are the same, else made now.
 
-    Raises ModelError for a model that cannot be converted and VdaliError when the cache cannot be written.
+    A cache that cannot be written is told of and does no harm. Raises ModelError for a model that cannot be converted
+    and VdaliError when the disk is full.
     """
     facts = _facts(fp32, precision, pictures, limits or default_limits(precision))
     folder = (cache_dir or cache_folder()) / "models"
     path = folder / f"{fp32.stem}-{precision}-{_digest(facts)}.onnx"
-    folder.mkdir(parents=True, exist_ok=True)
     waiting = f"Another process converts {fp32.stem} to {precision}: waiting for it."
-    with locked(path.with_name(path.name + LOCK_SUFFIX), on_wait=lambda: report(waiting)):
+    with ExitStack() as stack:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=folder):
+                pass  # a folder that cannot be written shows here, before minutes of converting
+            stack.enter_context(locked(path.with_name(path.name + LOCK_SUFFIX), on_wait=lambda: report(waiting)))
+        except OSError as error:
+            report(
+                f"The cache {folder} cannot be written ({error.strerror}): {fp32.stem} at {precision} is kept for this "
+                "run alone. Set VDALI_CACHE to a writable folder."
+            )
+            path = path if _record_of(path) is not None else temporary_folder() / path.name
+        drop_drafts(path)
         found = _record_of(path)
         if found is not None:
             return PrecisionFile(path, True, found)
@@ -97,16 +114,20 @@ def resolve_precision(model: Path, precision: Precision, *, report: Report, cach
 
 
 def newest_precision_file(fp32: Path, precision: Precision, *, cache_dir: Path | None = None) -> PrecisionFile | None:
-    """The last usable file of ``fp32`` at ``precision`` in the cache, whatever pictures it was judged on."""
-    content = model_content(fp32)
+    """The last usable file of ``fp32`` at ``precision`` in the cache, whatever pictures it was judged on.
+
+    Model, tools and limits are those of today.
+    """
+    wanted = _facts(fp32, precision, None, default_limits(precision))
     folder = (cache_dir or cache_folder()) / "models"
     records = sorted(
-        folder.glob(f"{fp32.stem}-{precision}-*.onnx{RECORD_SUFFIX}"), key=lambda path: path.stat().st_mtime
+        folder.glob(f"{glob.escape(fp32.stem)}-{precision}-*.onnx{RECORD_SUFFIX}"),
+        key=lambda path: path.stat().st_mtime,
     )
     for record in reversed(records):
         path = record.with_suffix("")
         found = _record_of(path)
-        if found is not None and not found.get("refusal") and found["facts"]["model content"] == content:
+        if found is not None and not found.get("refusal") and {**found["facts"], "pictures": None} == wanted:
             return PrecisionFile(path, True, found)
     return None
 
@@ -135,7 +156,8 @@ def _record_of(path: Path) -> dict[str, Any] | None:
     try:
         found: dict[str, Any] = json.loads(_record_path(path).read_bytes())
         whole = bool(found.get("refusal")) or model_content(path) == found["content"]
-    except (OSError, ValueError, KeyError):
+        whole = whole and isinstance(found["facts"], dict)
+    except (OSError, ValueError, KeyError, AttributeError, ModelError):
         return None
     return found if whole else None
 
@@ -144,12 +166,12 @@ def _record_path(path: Path) -> Path:
     return path.with_name(path.name + RECORD_SUFFIX)
 
 
-def _facts(fp32: Path, precision: Precision, pictures: CalibrationSet, limits: Limits) -> dict[str, Any]:
+def _facts(fp32: Path, precision: Precision, pictures: CalibrationSet | None, limits: Limits) -> dict[str, Any]:
     """What makes a conversion another one; the model's content holds its preprocessing."""
     return {
         "model content": model_content(fp32),
         "precision": precision.value,
-        "pictures": pictures.content,
+        "pictures": pictures.content if pictures is not None else None,
         "limits": asdict(limits),
         "versions": {
             "vdali": __version__,

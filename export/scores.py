@@ -56,11 +56,13 @@ class Scores:
             np.fmax.at(self._norm, rows, differences)
 
     def agreement(self, precision: Precision, judged: str, sizes: Sequence[int], content: str) -> Agreement:
-        """Numbers over all pictures; raises ModelError when the reference gave no finite value for any."""
+        """Numbers over all pictures; raises ModelError when the reference is not finite for most."""
         good = np.flatnonzero(~self._left_out & ~self._broken)
-        if self._left_out.all():
+        lost = int(self._left_out.sum())
+        if 2 * lost > len(self._ids):  # what is left says little
+            share = "every picture" if lost == len(self._ids) else f"{lost} of {len(self._ids)} pictures"
             raise ModelError(
-                f"The fp32 model {self._spec.name} itself gives NaN or infinity for every picture. Look for bad "
+                f"The fp32 model {self._spec.name} itself gives NaN or infinity for {share}. Look for bad "
                 "weights, or a mean and std that do not belong to it."
             )
         values: dict[str, float] = {}

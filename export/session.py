@@ -26,8 +26,18 @@ def read_model(path: Path, *, weights: bool) -> ModelProto:
     """ONNX file, with external data from its own folder where ``weights``; raises ModelError when it is unusable."""
     try:
         return onnx.load(path, load_external_data=weights)
-    except (OSError, DecodeError, onnx.checker.ValidationError) as error:
+    except (OSError, DecodeError, ValueError, onnx.checker.ValidationError) as error:  # ValueError: data cut short
         raise ModelError(f"Cannot read {path} as an ONNX file: {error}.") from error
+
+
+def load_tensor(tensor: TensorProto, path: Path) -> None:
+    """Read the external data of one tensor of the file ``path``; raises ModelError when that cannot be done."""
+    try:
+        onnx.external_data_helper.load_external_data_for_tensor(tensor, str(path.parent.resolve()))
+    except (OSError, ValueError, onnx.checker.ValidationError) as error:
+        raise ModelError(f"Cannot read the weights '{tensor.name}' of {path}: {error}.") from error
+    tensor.data_location = TensorProto.DEFAULT
+    del tensor.external_data[:]
 
 
 def open_session(path: Path, *, also: str | None = None) -> Run:
@@ -55,7 +65,7 @@ def _kind_of(model: ModelProto, tensor: str) -> int:
 def run_of(content: str | bytes, path: Path, *, config: Mapping[str, str] | None = None) -> Run:
     """Session on a file's name or bytes; external data is read from the folder of ``path``.
 
-    ``config`` holds session entries. Raises ModelError when ONNX Runtime refuses the model.
+    ``config`` holds session entries. Raises ModelError when ONNX Runtime refuses the model, then or on a batch.
     """
     options = ort.SessionOptions()
     options.log_severity_level = 4
@@ -73,6 +83,11 @@ def run_of(content: str | bytes, path: Path, *, config: Mapping[str, str] | None
     source = session.get_inputs()[0].name
 
     def run(batch: NDArray[Any]) -> Mapping[str, NDArray[Any]]:
-        return dict(zip(names, session.run(names, {source: batch}), strict=True))
+        try:
+            values = session.run(names, {source: batch})
+        except Exception as error:
+            words = " ".join(str(error).split())
+            raise ModelError(f"{path.name} cannot run a batch of {len(batch)}: {words[:300]}") from error
+        return dict(zip(names, values, strict=True))
 
     return run

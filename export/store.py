@@ -111,15 +111,17 @@ def _fp32_file(model: str, options: ExportOptions, cache_dir: Path | None, repor
                 f"The cache {folder} cannot be written ({error.strerror}): {model} is exported for this run alone. "
                 "Set VDALI_CACHE to a writable folder."
             )
-            cached = _temporary_folder() / request.file_name
+            cached = temporary_folder() / request.file_name
         return _exported(request, cached, report)
 
 
 def _exported(request: _Request, path: Path, report: Report) -> Path:
     """``path``, exported unless another process has just done it."""
     from .model import export_model
+    from .write import drop_drafts
 
     if not _is_whole(path):
+        drop_drafts(path)
         report(f"First use of {request.model}: it is exported to {path}.")
         export_model(request.model, path, request.options, report)
     return path
@@ -141,7 +143,7 @@ def _is_whole(path: Path) -> bool:
         return False
 
 
-def _temporary_folder() -> Path:
+def temporary_folder() -> Path:
     """Folder that lives as long as this process."""
     folder = Path(tempfile.mkdtemp(prefix="vdali-models-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)

@@ -20,8 +20,9 @@ from ..engine.errors import AgreementError, InferError, ModelError
 from ..engine.spec import OUTPUT_NAMES, ModelSpec, Precision
 from .agreement import Agreement, Limits, default_limits
 from .calibration import CalibrationSet
+from .computed import check_computed
 from .kept import spec_of
-from .lint import QUANTIZATION_RULES, check
+from .lint import QUANTIZATION_RULES, check, read_for_lint
 from .rounding import is_half, rounded
 from .scores import Scores
 from .session import KEEP_QDQ, Run, open_session, read_model, run_of
@@ -57,7 +58,7 @@ def validate(
     Every picture is compared at least once, the first few in several batches. ``limits`` are those of the candidate's
     precision unless given. Raises AgreementError that names the worst picture when a limit is not kept or a value is
     NaN or infinite where the reference's is not; ModelError when a file cannot be used, a batch size does not work,
-    the two do not belong together, or the reference itself gives no finite value.
+    the two do not belong together, or the reference itself is not finite for most pictures.
     """
     spec = spec_of(read_model(reference, weights=False), file=str(reference))
     judged = candidate if isinstance(candidate, Candidate) else candidate_from(candidate, spec)
@@ -105,10 +106,10 @@ def batches(count: int, largest: int) -> Iterator[NDArray[np.intp]]:
 def candidate_from(path: Path, reference: ModelSpec) -> Candidate:
     """Candidate from a vdali file.
 
-    Raises ModelError when it cannot be used, is another model than ``reference``, or holds Q/DQ that TensorRT would
-    refuse or misread.
+    Raises ModelError when it cannot be used, is another model than ``reference``, computes nothing at the precision
+    that it states, or holds Q/DQ that TensorRT would refuse or misread.
     """
-    model = read_model(path, weights=False)
+    model = read_for_lint(path)
     spec = spec_of(model, file=str(path))
     for what in ("task", "preprocess", "normalize"):
         if getattr(spec, what) != getattr(reference, what):
@@ -117,6 +118,7 @@ def candidate_from(path: Path, reference: ModelSpec) -> Candidate:
                 "Export the file again from that reference."
             )
     check(model, QUANTIZATION_RULES)
+    check_computed(model, spec.precision, file=str(path))
     quantised = any(node.op_type == "DequantizeLinear" for node in model.graph.node)
     ways = ["Q/DQ in fp32"] if quantised else []
     if is_half(model):

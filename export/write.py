@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import os
+import shutil
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -34,8 +36,15 @@ def write_model(model: ModelProto, path: Path, *, check: Callable[[Path], None],
             _publish(draft, path)
     except OSError as error:
         raise VdaliError(
-            f"Cannot write {path}: {error.strerror or error}. Choose another -o, or free some space."
+            f"Cannot write {path}: {error.strerror or error}. Name another folder (the cache is VDALI_CACHE), or "
+            "free some space."
         ) from error
+
+
+def drop_drafts(path: Path) -> None:
+    """Delete what a killed process left of ``path`` half-written; only for who holds its lock."""
+    for draft in path.parent.glob(f".{glob.escape(path.name)}.*"):
+        shutil.rmtree(draft, ignore_errors=True)
 
 
 def _save(model: ModelProto, draft: Path, data_over: int) -> None:

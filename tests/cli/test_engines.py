@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import onnx
@@ -85,6 +86,74 @@ def test_missing_external_data_is_status_5_and_names_the_file(vdali, pictures, t
         ended = vdali(*words)
         assert ended.status == 5
         assert "model.data" in ended.err
+
+
+def test_external_data_that_is_cut_short_is_status_5(vdali, pictures, tmp_path) -> None:
+    path = tiny_classifier(tmp_path / "model.onnx")
+    onnx.save(onnx.load(path), path, save_as_external_data=True, location="model.data", size_threshold=100)
+    os.truncate(tmp_path / "model.data", 50)
+    ended = vdali("validate", path, pictures, "-p", "fp16")
+    assert ended.status == 5
+    assert "External data length" in ended.err
+
+
+@pytest.mark.parametrize("precision", ["fp16", "tf32"])
+def test_a_cache_that_cannot_be_written_is_told_of_and_the_run_goes_on(
+    vdali, model, pictures, monkeypatch, precision
+) -> None:
+    monkeypatch.setenv("VDALI_CACHE", "/proc/nothing")
+    ended = vdali("run", pictures, "-m", model, "--precision", precision, "-o", "out")
+    assert ended.status == 0
+    assert f"cannot be written (No such file or directory): mean at {precision} is kept for this run alone" in ended.err
+    assert "29 rows, 1 failure" in ended.err
+
+
+def test_a_conversion_of_other_tools_or_limits_is_not_taken_from_the_cache(vdali, model, pictures, cache) -> None:
+    words = ("validate", model, pictures, "-p", "fp16")
+    assert "converted and judged" in vdali(*words).err
+    assert "converted and judged" not in vdali(*words).err
+    (record,) = cache.glob("models/*.json")
+    found = json.loads(record.read_text())
+    for key, value in (("versions", {"vdali": "0.0.1"}), ("limits", {"cosine_min": 0.1})):
+        changed = {**found, "facts": {**found["facts"], key: value}}
+        record.write_text(json.dumps(changed))
+        other = record.with_name(record.name.replace("fp16-", "fp16-0"))
+        os.rename(record, other)
+        os.rename(record.with_suffix(""), other.with_suffix(""))
+        assert "converted and judged" in vdali(*words).err
+        other.unlink()
+
+
+@pytest.mark.parametrize("record", ["[]", "{}", '{"facts": 1, "refusal": "no"}', "no json"])
+def test_a_damaged_record_of_a_conversion_is_made_again(vdali, model, pictures, cache, record) -> None:
+    words = ("validate", model, pictures, "-p", "fp16")
+    vdali(*words)
+    (path,) = cache.glob("models/*.json")
+    path.write_text(record)
+    again = vdali(*words)
+    assert again.status == 0
+    assert "converted and judged" in again.err
+
+
+def test_options_that_would_go_unheard_are_status_2(vdali, model, pictures) -> None:
+    for words, says in (
+        (("export", model, "-p", "fp16", "--mean", "0.1,0.1,0.1", "-o", "m.onnx"), "mean would change nothing"),
+        (("export", model, "-p", "fp16", "-o", "m.bin"), "must end in .onnx"),
+        (("export", model, "-p", "fp16", "-o", model), "is the fp32 model itself"),
+        (("export", model, "--calibrate", pictures, "-o", "m.onnx"), "Leave --calibrate out"),
+        (("validate", model, pictures, "-p", "fp16", "--iou-min", "0.5"), "nothing measures iou_min"),
+    ):
+        ended = vdali(*words)
+        assert ended.status == 2
+        assert says in ended.err
+
+
+def test_a_plan_of_another_precision_than_the_one_asked_for_is_not_built(vdali, model, tmp_path) -> None:
+    half = tmp_path / "half.onnx"
+    assert vdali("export", model, "-p", "fp16", "-o", half).status == 0
+    ended = vdali("build", half, "-p", "fp32", "--target", "sm89")
+    assert ended.status == 2
+    assert "is fp16, but fp32 was asked for" in ended.err
 
 
 def test_a_plan_is_built_found_listed_verified_and_dropped(vdali, rtx, tmp_path) -> None:

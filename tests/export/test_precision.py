@@ -201,6 +201,34 @@ def test_layers_are_taken_out_of_int8_until_the_limits_are_kept(
     assert any("kept in a higher precision, too: " + report.kept[0] in line for line in lines)
 
 
+@pytest.mark.parametrize("precision", [Precision.INT8, Precision.INT8_FP16])
+def test_a_file_with_nothing_left_at_its_precision_is_never_written(
+    tmp_path: Path, convnet: Path, precision: Precision
+) -> None:
+    lines: list[str] = []
+    out = tmp_path / "out.onnx"
+    with pytest.raises(AgreementError):
+        export_precision(
+            convnet,
+            out,
+            precision,
+            pictures=noise_for(convnet),
+            limits=Limits(cosine_min=2),
+            report=lines.append,
+        )
+    assert not out.exists()
+    assert lines[-1] == f"{precision}: nothing of {spec_in(convnet).name} would be left in it."
+
+
+def test_a_batch_baked_in_is_told_before_anything_runs(tmp_path: Path) -> None:
+    path = tiny_classifier(tmp_path / "model.onnx")
+    model = onnx.load(path)
+    model.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 2
+    onnx.save(model, path)
+    with pytest.raises(ModelError, match="the batch is fixed at 2"):
+        made(path, tmp_path / "half.onnx")
+
+
 def test_the_report_becomes_json(tmp_path: Path) -> None:
     report = made(overflowing(tmp_path / "model.onnx"), tmp_path / "half.onnx")
     values = json.loads(json.dumps(report.to_json()))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,7 @@ import onnx
 import pytest
 from models import mean_colour_model, nan_colour_model, red_segmenter, tiny_classifier, with_spec
 from numpy.typing import NDArray
+from onnx import numpy_helper
 from pictures import colour_of, encoded
 from precision_models import normalizing, overflowing, quantized, scaled, summing, with_nan
 from vdali.engine.backends.onnxruntime import OnnxRuntimeEngine
@@ -24,7 +26,7 @@ from vdali.export.agreement import Agreement, Limits, default_limits
 from vdali.export.calibration import CalibrationSet, calibration_set
 from vdali.export.half import half_from
 from vdali.export.kept import spec_of, stamp
-from vdali.export.scores import iou
+from vdali.export.scores import Scores, iou
 from vdali.export.session import Run, open_session
 from vdali.export.typed import prepared
 from vdali.export.validate import Candidate, batches, validate
@@ -301,6 +303,41 @@ def test_pictures_where_the_reference_itself_is_nan_are_left_out_and_counted(tmp
     agreement = validate(path, path, pictures_for(path))
     assert agreement.left_out == 1
     assert agreement.non_finite == 0
+
+
+def test_a_reference_that_is_nan_for_most_pictures_is_a_model_error(tmp_path: Path) -> None:
+    path = tiny_classifier(tmp_path / "model.onnx")
+    spec = spec_of(onnx.load(path), file=str(path))
+    scores = Scores(spec, [str(number) for number in range(8)])
+    run = open_session(path, also="logits")
+    good = run(np.zeros((8, 16, 16, 3), np.uint8))
+    broken = {name: value.copy() for name, value in good.items()}
+    broken["logits"][:5] = np.nan
+    scores.add(np.arange(8), good, broken)
+    with pytest.raises(ModelError, match="itself gives NaN or infinity for 5 of 8 pictures"):
+        scores.agreement(Precision.FP16, "here", [8], "content")
+
+
+@pytest.mark.parametrize("precision", [Precision.FP16, Precision.BF16, Precision.INT8, Precision.INT8_FP16])
+def test_a_file_that_only_says_its_precision_is_refused(tmp_path: Path, precision: Precision) -> None:
+    path = tiny_classifier(tmp_path / "model.onnx")
+    liar = with_spec(tiny_classifier(tmp_path / "liar.onnx"), precision=precision)
+    with pytest.raises(ModelError, match=f"says {re.escape(precision)}, but nothing in it computes in"):
+        validate(path, liar, pictures_for(path))
+
+
+@pytest.mark.parametrize("scale", [0.0, -1.0, np.nan])
+def test_a_bad_scale_in_external_data_is_seen(tmp_path: Path, scale: float) -> None:
+    path = summing(tmp_path / "model.onnx")
+    model = onnx.load(quantized(tmp_path / "int8.onnx"))
+    node = next(node for node in model.graph.node if node.op_type == "DequantizeLinear")
+    tensor = next(tensor for tensor in model.graph.initializer if tensor.name == node.input[1])
+    values = np.full_like(numpy_helper.to_array(tensor), scale)
+    tensor.CopyFrom(numpy_helper.from_array(values, tensor.name))
+    bad = tmp_path / "bad.onnx"
+    onnx.save(model, bad, save_as_external_data=True, location="bad.data", size_threshold=0)
+    with pytest.raises(ModelError, match="scales must be positive and finite"):
+        validate(path, bad, pictures_for(path))
 
 
 def test_a_candidate_file_that_does_not_load_is_a_model_error(tmp_path: Path) -> None:

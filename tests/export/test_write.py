@@ -10,7 +10,7 @@ from vdali.export.model import export_model
 from vdali.export.options import ExportOptions
 from vdali.export.session import open_session
 from vdali.export.verify import trial_pictures
-from vdali.export.write import write_model
+from vdali.export.write import drop_drafts, write_model
 
 from tests.export.plain import logits_of, network
 
@@ -92,3 +92,14 @@ def test_a_source_is_never_overwritten(tmp_path):
 def test_an_output_that_is_no_onnx_name_is_refused(tmp_path):
     with pytest.raises(VdaliError, match=r"must end in \.onnx"):
         export_model(str(network(tmp_path / "plain.onnx")), tmp_path / "out.plan", ExportOptions(**OPTIONS))
+
+
+def test_drafts_of_killed_processes_are_dropped_and_nothing_else(tmp_path):
+    write_model(plain_model(tmp_path), tmp_path / "m.onnx", check=accept, data_over=0)
+    before = {file.name for file in tmp_path.iterdir()}
+    draft = tmp_path / ".m.onnx.x7gh"
+    draft.mkdir()
+    (draft / "m.onnx").write_bytes(b"half")
+    (tmp_path / ".mm.onnx.x7gh").mkdir()
+    drop_drafts(tmp_path / "m.onnx")
+    assert {file.name for file in tmp_path.iterdir()} == {*before, ".mm.onnx.x7gh"}
