@@ -7,14 +7,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 
-from ..engine.errors import UsageError
+from ..engine.errors import AgreementError, UsageError
 from ..engine.spec import METADATA_KEY, ModelSpec, Precision
-from .agreement import Agreement, default_limits
+from .agreement import Agreement, Limits, default_limits
 from .calibration import Input, calibration_set
 from .kept import spec_of
 from .model import export_model
 from .options import ExportOptions
 from .precision import export_precision
+from .precision_store import precision_file
 from .session import read_model
 from .store import resolve_model
 from .validate import validate
@@ -74,15 +75,31 @@ def validate_precision(
         raise UsageError(
             f"{fp32} is {spec.precision}. Name the fp32 file that it was made from: --reference FILE.onnx."
         )
-    candidate = resolve_model(model, precision=precision, report=report)
+    given = {name: value for name, value in limits.items() if value is not None}
+    stated = replace(default_limits(precision), **given)
+    candidate = _candidate(model, precision, stated, report)
     pictures = calibration_set(images, spec, limit=picture_limit)
     report(f"{candidate} against {fp32} on {pictures.description}.")
-    given = {name: value for name, value in limits.items() if value is not None}
-    agreement = validate(fp32, candidate, pictures, replace(default_limits(precision), **given))
+    agreement = validate(fp32, candidate, pictures, stated)
     unheard = [name for name in given if getattr(agreement, name) is None]
     if unheard:
         raise UsageError(f"{spec.name} is to {spec.task}: nothing measures {', '.join(unheard)}. Leave that limit out.")
     return agreement
+
+
+def _candidate(model: str, precision: Precision, limits: Limits, report: Report) -> Path:
+    """File of ``model`` at ``precision``; where its own limits refuse it, one made under ``limits``."""
+    try:
+        return resolve_model(model, precision=precision, report=report)
+    except AgreementError:
+        if limits == default_limits(precision):
+            raise
+    fp32 = resolve_model(model, precision=Precision.FP32, report=report)
+    spec = spec_of(read_model(fp32, weights=False), file=str(fp32))
+    file = precision_file(fp32, precision, calibration_set(None, spec), limits=limits, report=report)
+    if file.refusal:
+        raise AgreementError(file.refusal)
+    return file.path
 
 
 def file_at_precision(model: str, precision: Precision | None, report: Report) -> Path:

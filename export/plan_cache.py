@@ -28,9 +28,11 @@ from ..engine.plans.options import PlanOptions, check_options
 from ..engine.plans.sidecar import PLAN_SUFFIX, PlanSidecar, read_sidecar, read_whole, sidecar_path
 from ..engine.spec import ModelSpec, Precision
 from ..kernels.cache import cache_folder
+from .computed import check_computed
 from .plan import BuiltPlan, build_plan
 from .plan_progress import OnProgress
 from .plan_upkeep import PlanEntry, Verdict, collect_garbage, list_entries, verify_entries
+from .session import read_model
 
 NO_PLAN_YET = "no plan yet"
 
@@ -157,6 +159,7 @@ def _find_or_build(folder: Path, request: _Request) -> CachedPlan:
         problem = str(error)
     nearest = _nearest(folder, request)
     reason = problem if path.exists() or sidecar_path(path).exists() else _why(nearest, request)
+    check_computed(read_model(request.model, weights=False), request.spec.precision, file=str(request.model))
     built = build_plan(
         request.model,
         request.options,

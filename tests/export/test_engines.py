@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 import pytest
 from int8_models import convolutional
-from models import mean_colour_model, tiny_classifier, with_spec
+from models import mean_colour_model, tiny_classifier
 from numpy.typing import NDArray
 from onnx import numpy_helper
 from pictures import write_numbered
@@ -26,6 +26,7 @@ from vdali.export.calibration import calibration_set
 from vdali.export.engines import EngineMaker, EngineRow
 from vdali.export.kept import spec_of
 from vdali.export.plan_cache import PlanCache
+from vdali.export.precision import export_precision
 from vdali.export.proof import Prover, is_proven, prove_here, prove_plan
 from vdali.export.session import read_model
 
@@ -194,7 +195,9 @@ def test_a_plan_built_on_its_own_is_proven_against_the_fp32_file_it_came_from(
     tmp_path: Path, pictures: Path, rtx: Flavour
 ) -> None:
     model = tiny_classifier(tmp_path / "model.onnx")
-    half = with_spec(tiny_classifier(tmp_path / "half.onnx"), precision=Precision.FP16)
+    half = tmp_path / "half.onnx"
+    spec = spec_of(read_model(model, weights=False), file=str(model))
+    export_precision(model, half, Precision.FP16, pictures=calibration_set(str(pictures), spec))
     plan = PlanCache().get_or_build(half, PlanOptions(targets=("sm89",)), flavour=rtx)
     prover = Prover(ADA, lambda _: StandInForPlan(half))
     with pytest.raises(UsageError, match="--reference"):
