@@ -102,7 +102,7 @@ def run_options(
     from .engine.spec import Precision, Task
     from .engine.telemetry.watch import TelemetryOptions
     from .engine.words import word
-    from .export.plan_search import find_plan
+    from .export.plans.search import find_plan
     from .export.store import resolve_model
 
     wanted = word(Precision, precision, "precision")

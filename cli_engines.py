@@ -21,7 +21,7 @@ def engines() -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout.")
 def ls(as_json: bool) -> None:
     """List the plans in the cache, most recently used first."""
-    from .export.plan_cache import PlanCache
+    from .export.plans.cache import PlanCache
 
     cache = PlanCache()
     entries = cache.ls()
@@ -37,7 +37,7 @@ def ls(as_json: bool) -> None:
 def verify() -> None:
     """Read every plan in the cache and tell which are damaged; status 5 if any is."""
     from .engine.errors import ModelError
-    from .export.plan_cache import PlanCache
+    from .export.plans.cache import PlanCache
 
     verdicts = PlanCache().verify()
     for verdict in verdicts:
@@ -55,7 +55,7 @@ def verify() -> None:
 @click.option("--older-than-days", type=click.FloatRange(0), help="Days without use after which a plan goes.")
 def gc(keep: int | None, max_bytes: int | None, older_than_days: float | None) -> None:
     """Delete damaged plans, leftovers, and what the options say."""
-    from .export.plan_cache import PlanCache
+    from .export.plans.cache import PlanCache
 
     seconds = older_than_days * 86_400 if older_than_days is not None else None
     removed = PlanCache().gc(keep=keep, max_bytes=max_bytes, older_than_s=seconds)
@@ -92,7 +92,7 @@ def make(
     from .engine.spec import Precision
     from .engine.words import word
     from .export.engines import MODELS, EngineMaker
-    from .export.plan_cache import PlanCache
+    from .export.plans.cache import PlanCache
     from .export.proof import prover_here
 
     wanted = [word(Precision, value.strip(), "precision") for value in precisions.split(",")]

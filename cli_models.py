@@ -136,8 +136,8 @@ def build(
     from .engine.spec import Precision
     from .engine.words import word
     from .export.at_precision import file_at_precision
-    from .export.plan_cache import PlanCache
-    from .export.plan_words import plan_options_from_words
+    from .export.plans.cache import PlanCache
+    from .export.plans.words import plan_options_from_words
     from .export.proof import prove_here
 
     onnx = file_at_precision(model, word(Precision, precision, "precision") if precision else None, _say)

@@ -13,7 +13,7 @@ from typing import Any
 from ..engine.plans.flavour import Flavour, find_flavour, load_flavour
 from ..engine.plans.options import PlanOptions
 from ..export.engines import MODELS, PRECISIONS, EngineMaker, EngineRow
-from ..export.plan_cache import PlanCache
+from ..export.plans.cache import PlanCache
 from ..kernels.cache import CACHE_VARIABLE
 
 TARGETS = ("sm89", "sm120")

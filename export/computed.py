@@ -7,7 +7,7 @@ from onnx import ModelProto
 from ..engine.errors import ModelError
 from ..engine.spec import Precision
 from .half import HALF_TYPES
-from .int8_layers import LAYER_KINDS
+from .int8.layers import LAYER_KINDS
 from .typed import element_types
 
 

@@ -15,7 +15,7 @@ from ..engine.spec import Precision, Task
 from .calibration import CalibrationSet, Input, calibration_set
 from .kept import spec_of
 from .options import RANDOM
-from .plan_cache import CachedPlan, PlanCache
+from .plans.cache import CachedPlan, PlanCache
 from .precision_store import PrecisionFile, precision_file
 from .proof import Prover
 from .session import read_model

@@ -211,7 +211,7 @@ class _ToInt8:
 
     def convert(self, spared: Mapping[str, str]) -> Attempt:
         """Model whose nodes ``spared`` are not quantised, and all that are kept in a higher precision on evidence."""
-        from .int8 import quantize
+        from .int8.quantize import quantize
 
         job = self._job
         model, _ = quantize(job.model, job.spec, self._calibration, kept=set(spared), report=job.report)
@@ -224,7 +224,7 @@ class _ToInt8:
 
     def suspects(self, model: ModelProto) -> list[dict[str, str]]:
         """Layers by how much of the whole model's error goes when they alone return to fp32, most first."""
-        from .int8_blame import int8_blame
+        from .int8.blame import int8_blame
 
         job, int8 = self._job, self._first or model
         blame = int8_blame(job.model, int8, job.spec, self._calibration, job.report)

@@ -22,7 +22,7 @@ from ..engine.spec import Precision
 from .agreement import Limits
 from .calibration import CalibrationSet, Input, calibration_set
 from .kept import spec_of
-from .plan_cache import CachedPlan
+from .plans.cache import CachedPlan
 from .session import read_model
 from .store import resolve_model
 from .validate import Candidate, validate

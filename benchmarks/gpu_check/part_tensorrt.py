@@ -12,7 +12,7 @@ from ...engine.backends.load import load_plan
 from ...engine.backends.tensorrt import TensorRTEngine, TensorRTOptions
 from ...engine.plans.flavour import TENSORRT, load_flavour
 from ...engine.plans.options import BatchProfile, PlanOptions
-from ...export.plan_cache import CachedPlan, PlanCache
+from ...export.plans.cache import CachedPlan, PlanCache
 from .engine_checks import engine_checks
 from .part_onnxruntime import cpu_rows, network_file
 from .record import Check, Found

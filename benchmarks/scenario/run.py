@@ -20,7 +20,7 @@ from ...engine.decoders.interface import DecodeOptions
 from ...engine.decoders.make import DecoderName, make_decoder
 from ...engine.errors import UsageError
 from ...engine.job import environment
-from ...export.plan_search import find_plan
+from ...export.plans.search import find_plan
 from ..compare import gpu_of
 from ..render import MUCH_ELSEWHERE
 from ..report.words import number

@@ -15,7 +15,7 @@ from ...engine.errors import VdaliError
 from ...engine.lanes import LaneOptions, make_scheduler
 from ...engine.pipeline import run
 from ...engine.spec import OUTPUT_NAMES
-from ...export.plan_search import find_plan
+from ...export.plans.search import find_plan
 from .interface import Outputs, SystemOptions
 
 

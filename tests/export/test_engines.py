@@ -25,7 +25,7 @@ from vdali.engine.spec import Precision
 from vdali.export.calibration import calibration_set
 from vdali.export.engines import EngineMaker, EngineRow
 from vdali.export.kept import spec_of
-from vdali.export.plan_cache import PlanCache
+from vdali.export.plans.cache import PlanCache
 from vdali.export.precision import export_precision
 from vdali.export.proof import Prover, is_proven, prove_here, prove_plan
 from vdali.export.session import read_model

@@ -18,7 +18,7 @@ from vdali.engine.plans.options import BatchProfile, PlanOptions
 from vdali.engine.spec import Precision
 from vdali.export.half import half_from
 from vdali.export.kept import spec_of
-from vdali.export.plan import build_plan
+from vdali.export.plans.build import build_plan
 from vdali.export.rounding import rounded
 from vdali.export.session import open_session, run_of
 from vdali.export.typed import element_types, prepared

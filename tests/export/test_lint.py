@@ -7,7 +7,7 @@ from vdali.engine.errors import ModelError
 from vdali.engine.plans.flavour import load_flavour
 from vdali.engine.plans.options import PlanOptions
 from vdali.export.lint import QUANTIZATION_RULES, Finding, Rule, check, lint
-from vdali.export.plan import build_plan
+from vdali.export.plans.build import build_plan
 
 X = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 3, 8, 8])
 Y = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 3, 8, 8])

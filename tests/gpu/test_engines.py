@@ -37,7 +37,7 @@ def folder(tmp_path_factory) -> Path:
 def plan_of(model: Path, flavour: str, folder: Path) -> Path:
     """A plan for this GPU; the test is skipped where the flavour cannot build one."""
     from vdali.engine.plans.flavour import load_flavour
-    from vdali.export.plan_cache import PlanCache
+    from vdali.export.plans.cache import PlanCache
 
     try:
         loaded = load_flavour(flavour)

@@ -19,7 +19,7 @@ from vdali.engine.errors import DeviceError, ModelError
 from vdali.engine.plans.flavour import load_flavour
 from vdali.engine.plans.options import PlanOptions
 from vdali.engine.spec import OUTPUT_NAMES, Task
-from vdali.export.plan_cache import PlanCache
+from vdali.export.plans.cache import PlanCache
 
 COMPATIBLE = {"version_compatible": True}
 

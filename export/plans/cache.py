@@ -18,21 +18,21 @@ from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
 
-from ..engine.backends.content import model_content, model_spec
-from ..engine.errors import ModelError, UsageError
-from ..engine.gpu_probe import probe_gpu
-from ..engine.plans.files import LOCK_SUFFIX, TEMPORARY_SUFFIX, locked, write_atomically
-from ..engine.plans.flavour import Flavour
-from ..engine.plans.key import CONTENT_CHANGED, DIGEST_LETTERS, PlanKey, differences, plan_key, spec_differences
-from ..engine.plans.options import PlanOptions, check_options
-from ..engine.plans.sidecar import PLAN_SUFFIX, PlanSidecar, read_sidecar, read_whole, sidecar_path
-from ..engine.spec import ModelSpec, Precision
-from ..kernels.cache import cache_folder
-from .computed import check_computed
-from .plan import BuiltPlan, build_plan
-from .plan_progress import OnProgress
-from .plan_upkeep import PlanEntry, Verdict, collect_garbage, list_entries, verify_entries
-from .session import read_model
+from ...engine.backends.content import model_content, model_spec
+from ...engine.errors import ModelError, UsageError
+from ...engine.gpu_probe import probe_gpu
+from ...engine.plans.files import LOCK_SUFFIX, TEMPORARY_SUFFIX, locked, write_atomically
+from ...engine.plans.flavour import Flavour
+from ...engine.plans.key import CONTENT_CHANGED, DIGEST_LETTERS, PlanKey, differences, plan_key, spec_differences
+from ...engine.plans.options import PlanOptions, check_options
+from ...engine.plans.sidecar import PLAN_SUFFIX, PlanSidecar, read_sidecar, read_whole, sidecar_path
+from ...engine.spec import ModelSpec, Precision
+from ...kernels.cache import cache_folder
+from ..computed import check_computed
+from ..session import read_model
+from .build import BuiltPlan, build_plan
+from .progress import OnProgress
+from .upkeep import PlanEntry, Verdict, collect_garbage, list_entries, verify_entries
 
 NO_PLAN_YET = "no plan yet"
 
@@ -110,7 +110,7 @@ class PlanCache:
     def gc(
         self, *, keep: int | None = None, max_bytes: int | None = None, older_than_s: float | None = None
     ) -> list[PlanEntry]:
-        """Delete plans and return them: see plan_upkeep.collect_garbage."""
+        """Delete plans and return them: see upkeep.collect_garbage."""
         return collect_garbage(self.directory, keep=keep, max_bytes=max_bytes, older_than_s=older_than_s)
 
     def _tell_of_wait(self) -> None:

@@ -15,10 +15,10 @@ from vdali.engine.plans.flavour import load_flavour
 from vdali.engine.plans.options import PlanOptions
 from vdali.engine.spec import Precision
 from vdali.export.half import half_from
-from vdali.export.int8 import quantize
+from vdali.export.int8.quantize import quantize
 from vdali.export.kept import spec_of
 from vdali.export.lint import check, lint
-from vdali.export.plan import build_plan
+from vdali.export.plans.build import build_plan
 from vdali.export.session import KEEP_QDQ, run_of
 
 BOTH = pytest.mark.parametrize("make", [convolutional, attending])

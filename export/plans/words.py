@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ..engine.plans.options import BatchProfile, HardwareCompatibility, PlanOptions, parse_targets
-from ..engine.words import word
+from ...engine.plans.options import BatchProfile, HardwareCompatibility, PlanOptions, parse_targets
+from ...engine.words import word
 
 
 def plan_options_from_words(

@@ -11,7 +11,7 @@ from vdali.engine.plans.key import DIGEST_LETTERS, plan_key
 from vdali.engine.plans.options import PlanOptions
 from vdali.engine.plans.sidecar import PlanSidecar, sidecar_path
 from vdali.engine.spec import ModelSpec, Precision, Task
-from vdali.export.plan_cache import PlanCache
+from vdali.export.plans.cache import PlanCache
 
 FLAVOUR = Flavour(TENSORRT, "11.4.0.106", None, None)
 

@@ -15,11 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
-from ..engine.errors import ModelError
-from .calibration import CalibrationSet
-from .int8_nodes import LEVELS
-from .session import run_of
-from .typed import copied
+from ...engine.errors import ModelError
+from ..calibration import CalibrationSet
+from ..session import run_of
+from ..typed import copied
+from .nodes import LEVELS
 
 BATCH = 4
 SAMPLES = 65_536

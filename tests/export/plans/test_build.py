@@ -11,8 +11,8 @@ from vdali.engine.gpu_probe import probe_gpu
 from vdali.engine.plans.flavour import load_flavour
 from vdali.engine.plans.header import read_header
 from vdali.engine.plans.options import BatchProfile, PlanOptions, known_targets
-from vdali.export.plan import BUILT_NOT_RUN, build_plan
-from vdali.export.plan_config import attach_timing_cache
+from vdali.export.plans.build import BUILT_NOT_RUN, build_plan
+from vdali.export.plans.config import attach_timing_cache
 
 IMAGES = helper.make_tensor_value_info("images", TensorProto.UINT8, ["n", 4, 4, 3])
 ADA_AND_BLACKWELL = PlanOptions(targets=("sm89", "sm120"), batch=BatchProfile(1, 32, 64))

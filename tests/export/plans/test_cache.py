@@ -15,7 +15,7 @@ from vdali.engine.plans.flavour import load_flavour
 from vdali.engine.plans.options import BatchProfile, PlanOptions
 from vdali.engine.plans.sidecar import PlanSidecar, sidecar_path
 from vdali.engine.spec import Precision
-from vdali.export.plan_cache import NO_PLAN_YET, PlanCache
+from vdali.export.plans.cache import NO_PLAN_YET, PlanCache
 
 OPTIONS = PlanOptions(targets=("sm89", "sm120"))
 
@@ -23,7 +23,7 @@ CHILD = """
 import json, sys, time
 from pathlib import Path
 from vdali.engine.errors import VdaliError
-from vdali.export.plan_cache import PlanCache
+from vdali.export.plans.cache import PlanCache
 from vdali.engine.plans.options import PlanOptions
 from vdali.engine.plans.flavour import load_flavour
 

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from int8_models import attending, constant, convolutional, pictures, with_constant
 from vdali.engine.preprocess import Preprocess
-from vdali.export import int8_cache
-from vdali.export.int8_cache import cached_calibration, calibration_key
-from vdali.export.int8_layers import int8_places
+from vdali.export.int8 import cache as int8_cache
+from vdali.export.int8.cache import cached_calibration, calibration_key
+from vdali.export.int8.layers import int8_places
 
 
 @pytest.fixture(autouse=True)

@@ -14,13 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
-from ..engine.errors import ModelError
-from ..engine.spec import INPUT_NAME
-from .calibration import CalibrationSet
-from .graph import opset_of, rename, tensor_names
-from .int8_layers import Layer, Places
-from .session import KEEP_QDQ, run_of
-from .typed import copied
+from ...engine.errors import ModelError
+from ...engine.spec import INPUT_NAME
+from ..calibration import CalibrationSet
+from ..graph import opset_of, rename, tensor_names
+from ..session import KEEP_QDQ, run_of
+from ..typed import copied
+from .layers import Layer, Places
 
 BATCH = 8
 PICTURES = 64

@@ -18,13 +18,13 @@ from collections.abc import Callable, Collection
 
 from onnx import ModelProto
 
-from ..engine.errors import ModelError
-from ..engine.spec import ModelSpec
-from .calibration import CalibrationSet
-from .int8_cache import cached_calibration
-from .int8_layers import int8_places
-from .int8_nodes import with_qdq
-from .typed import prepared
+from ...engine.errors import ModelError
+from ...engine.spec import ModelSpec
+from ..calibration import CalibrationSet
+from ..typed import prepared
+from .cache import cached_calibration
+from .layers import int8_places
+from .nodes import with_qdq
 
 Report = Callable[[str], None]
 

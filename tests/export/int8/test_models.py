@@ -19,7 +19,7 @@ from vdali.export.calibration import CalibrationSet, calibration_set
 from vdali.export.kept import spec_of
 from vdali.export.model import export_model
 from vdali.export.options import ExportOptions
-from vdali.export.plan import build_plan
+from vdali.export.plans.build import build_plan
 from vdali.export.precision import export_precision
 from vdali.export.session import KEEP_QDQ, read_model, run_of
 from vdali.export.validate import validate

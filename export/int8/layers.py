@@ -14,8 +14,8 @@ from typing import Any
 
 from onnx import ModelProto, NodeProto, TensorProto, helper
 
-from .graph import ONNX_DOMAINS, producers
-from .typed import element_types
+from ..graph import ONNX_DOMAINS, producers
+from ..typed import element_types
 
 LAYER_KINDS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 

@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
-from ..engine.errors import ModelError
-from .graph import array_of
-from .int8_layers import Layer, Places
-from .typed import copied, names_read_inside
+from ...engine.errors import ModelError
+from ..graph import array_of
+from ..typed import copied, names_read_inside
+from .layers import Layer, Places
 
 LEVELS = 127
 """Magnitudes used by weights: -128 has no counterpart, and kernels may leave it out."""

@@ -15,16 +15,16 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import ModelProto
 
-from ..engine.errors import VdaliError
-from ..engine.plans.files import write_atomically
-from ..engine.spec import ModelSpec
-from ..engine.version import __version__
-from ..kernels.cache import cache_folder
-from .calibration import CalibrationSet
-from .int8_layers import Places
-from .int8_nodes import Calibration, with_qdq
-from .int8_ranges import measure_int8_ranges
-from .int8_shifts import measure_shifts
+from ...engine.errors import VdaliError
+from ...engine.plans.files import write_atomically
+from ...engine.spec import ModelSpec
+from ...engine.version import __version__
+from ...kernels.cache import cache_folder
+from ..calibration import CalibrationSet
+from .layers import Places
+from .nodes import Calibration, with_qdq
+from .ranges import measure_int8_ranges
+from .shifts import measure_shifts
 
 CALIBRATION_VERSION = 1
 """Counts the changes of how ranges are chosen: raised, it makes every cached calibration stale."""

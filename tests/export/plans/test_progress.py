@@ -1,4 +1,4 @@
-from vdali.export.plan_progress import PhaseTracker
+from vdali.export.plans.progress import PhaseTracker
 
 
 def test_phases_inside_phases_count_for_the_step_they_are_in():

@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import ModelProto, helper
 
-from ..engine.spec import ModelSpec
-from .calibration import CalibrationSet
-from .int8_layers import Places, int8_places
-from .session import KEEP_QDQ, Run, run_of
-from .typed import copied, element_types, prepared
+from ...engine.spec import ModelSpec
+from ..calibration import CalibrationSet
+from ..session import KEEP_QDQ, Run, run_of
+from ..typed import copied, element_types, prepared
+from .layers import Places, int8_places
 
 RUNS = 320
 """Pictures that all trials together may run: with 59 places each sees 5."""

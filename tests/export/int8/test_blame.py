@@ -9,8 +9,8 @@ import pytest
 from int8_models import constant, convolutional, pictures, with_constant
 from onnx import ModelProto
 from vdali.engine.spec import ModelSpec
-from vdali.export.int8 import quantize
-from vdali.export.int8_blame import RUNS, int8_blame
+from vdali.export.int8.blame import RUNS, int8_blame
+from vdali.export.int8.quantize import quantize
 
 
 @pytest.fixture(autouse=True)

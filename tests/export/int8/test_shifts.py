@@ -9,10 +9,10 @@ import onnx
 import pytest
 from int8_models import attending, convolutional, pictures
 from onnx import ModelProto, TensorProto, helper
-from vdali.export.int8_layers import int8_places
-from vdali.export.int8_nodes import Calibration, with_qdq
-from vdali.export.int8_ranges import measure_int8_ranges
-from vdali.export.int8_shifts import measure_shifts
+from vdali.export.int8.layers import int8_places
+from vdali.export.int8.nodes import Calibration, with_qdq
+from vdali.export.int8.ranges import measure_int8_ranges
+from vdali.export.int8.shifts import measure_shifts
 from vdali.export.session import KEEP_QDQ, run_of
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from int8_models import constant, convolutional, pictures, with_constant
 from vdali.engine.errors import ModelError
-from vdali.export.int8_ranges import best_range, measure_int8_ranges
+from vdali.export.int8.ranges import best_range, measure_int8_ranges
 
 
 def test_evenly_spread_values_keep_their_whole_range() -> None:

@@ -13,8 +13,8 @@ from vdali.engine.backends.content import model_content
 from vdali.engine.backends.load import PlanSearch
 from vdali.engine.errors import DeviceError
 from vdali.engine.plans.sidecar import PROVEN, REFUSED, sidecar_path
-from vdali.export import plan_search
-from vdali.export.plan_search import find_plan
+from vdali.export.plans import search as plan_search
+from vdali.export.plans.search import find_plan
 
 
 class Plans:

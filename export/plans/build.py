@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..engine.errors import ModelError, VdaliError
-from ..engine.gpu_probe import probe_gpu
-from ..engine.plans.files import write_atomically
-from ..engine.plans.flavour import ERRORS, Flavour, Message
-from ..engine.plans.options import PlanOptions, check_options
-from .lint import check, read_for_lint
-from .plan_config import add_batch_profile, aim, attach_timing_cache, configure, widen
-from .plan_progress import OnProgress, PhaseTracker, progress_monitor
+from ...engine.errors import ModelError, VdaliError
+from ...engine.gpu_probe import probe_gpu
+from ...engine.plans.files import write_atomically
+from ...engine.plans.flavour import ERRORS, Flavour, Message
+from ...engine.plans.options import PlanOptions, check_options
+from ..lint import check, read_for_lint
+from .config import add_batch_profile, aim, attach_timing_cache, configure, widen
+from .progress import OnProgress, PhaseTracker, progress_monitor
 
 if TYPE_CHECKING:
     import tensorrt as trt

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..engine.errors import ModelError, UsageError
-from ..engine.plans.options import BatchProfile, HardwareCompatibility, PlanOptions
+from ...engine.errors import ModelError, UsageError
+from ...engine.plans.options import BatchProfile, HardwareCompatibility, PlanOptions
 
 if TYPE_CHECKING:
     import tensorrt as trt

@@ -5,14 +5,14 @@ from __future__ import annotations
 from contextlib import suppress
 from pathlib import Path
 
-from ..engine.backends.content import model_content
-from ..engine.backends.load import PlanSearch
-from ..engine.errors import DeviceError, ModelError
-from ..engine.gpu_probe import Gpu
-from ..engine.plans.check import check_fit
-from ..engine.plans.flavour import load_flavour
-from ..engine.plans.sidecar import PLAN_SUFFIX, PROVEN, PlanSidecar, read_sidecar
-from .plan_cache import default_directory
+from ...engine.backends.content import model_content
+from ...engine.backends.load import PlanSearch
+from ...engine.errors import DeviceError, ModelError
+from ...engine.gpu_probe import Gpu
+from ...engine.plans.check import check_fit
+from ...engine.plans.flavour import load_flavour
+from ...engine.plans.sidecar import PLAN_SUFFIX, PROVEN, PlanSidecar, read_sidecar
+from .cache import default_directory
 
 
 def find_plan(model: Path, gpu: Gpu, *, folder: Path | None = None) -> PlanSearch:

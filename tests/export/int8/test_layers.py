@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from int8_models import attending, convolutional
 from onnx import ModelProto, TensorProto, helper, numpy_helper
-from vdali.export.int8_layers import Layer, Skip, int8_places
+from vdali.export.int8.layers import Layer, Skip, int8_places
 
 
 def layer(kind: str, weight: tuple[int, ...], channels: int, **attributes: int) -> ModelProto:

@@ -10,10 +10,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..engine.errors import ModelError
-from ..engine.plans.files import LOCK_SUFFIX, TEMPORARY_SUFFIX, locked
-from ..engine.plans.key import DIGEST_LETTERS
-from ..engine.plans.sidecar import PLAN_SUFFIX, SIDECAR_SUFFIX, PlanSidecar, read_sidecar, read_whole, sidecar_path
+from ...engine.errors import ModelError
+from ...engine.plans.files import LOCK_SUFFIX, TEMPORARY_SUFFIX, locked
+from ...engine.plans.key import DIGEST_LETTERS
+from ...engine.plans.sidecar import PLAN_SUFFIX, SIDECAR_SUFFIX, PlanSidecar, read_sidecar, read_whole, sidecar_path
 
 
 @dataclass(frozen=True, slots=True)
