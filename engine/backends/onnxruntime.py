@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..cpu import has_vnni
-from ..errors import InferError, ModelError
+from ..errors import DeviceError, InferError, ModelError
 from ..spec import INPUT_NAME, METADATA_KEY, OUTPUT_NAMES, ModelSpec, Precision
 from .content import external_locations, model_content
 
@@ -76,6 +76,11 @@ def _session(path: Path, threads: int) -> Any:
     except Exception as error:  # its exceptions share no base but Exception
         _check_data_files(path)
         reason = str(error).rstrip(".")
+        if "NOT_IMPLEMENTED" in reason:
+            raise DeviceError(
+                f"ONNX Runtime's CPU provider has no kernel for {path}: {reason}. Run it on a GPU, or at another "
+                "precision: a CPU has none for bf16."
+            ) from error
         raise ModelError(f"ONNX Runtime cannot load {path}: {reason}. Export the model again.") from error
 
 

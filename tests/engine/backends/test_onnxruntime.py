@@ -227,6 +227,16 @@ def test_a_file_that_is_no_onnx_file_is_refused(model, content):
         OnnxRuntimeEngine(model)
 
 
+def test_a_precision_that_no_cpu_has_kernels_for_is_told_as_the_machine_s_lack(model):
+    def in_bf16(proto):
+        proto.graph.node.append(helper.make_node("Cast", ["embedding"], ["half"], to=TensorProto.BFLOAT16))
+        proto.graph.node.append(helper.make_node("Tanh", ["half"], ["bent"]))
+        proto.graph.output.append(helper.make_tensor_value_info("bent", TensorProto.BFLOAT16, ["n", 3]))
+
+    with pytest.raises(DeviceError, match=r"no kernel for .*Tanh.* bf16"):
+        OnnxRuntimeEngine(changed(model, in_bf16))
+
+
 def test_a_missing_file_and_a_folder_are_refused(tmp_path):
     for path in (tmp_path / "none.onnx", tmp_path):
         with pytest.raises(ModelError, match="No model file at"):
