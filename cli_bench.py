@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from .cli_options import decode_options, gpu_options, input_options, model_options, say, speed_options
+from .cli_options import FiniteRange, decode_options, gpu_options, input_options, model_options, say, speed_options
 from .engine.errors import UsageError
 
 
@@ -58,7 +58,7 @@ def bench(
     """
     from .benchmarks.bench import BenchOptions
     from .benchmarks.bench import bench as measure
-    from .benchmarks.bench_file import write_bench
+    from .benchmarks.bench_file import check_writable, write_bench
     from .benchmarks.render import render
     from .engine.spec import Precision, Task
     from .engine.words import word
@@ -69,6 +69,8 @@ def bench(
         task=None if task is None else Task(task),
         **options,
     )
+    if json_file is not None:
+        check_writable(json_file)
     found = measure(wanted, inputs, say)
     click.echo(render(found.report))
     if json_file is not None:
@@ -88,7 +90,7 @@ def bench(
 )
 @click.option(
     "--seconds",
-    type=click.FloatRange(0, min_open=True),
+    type=FiniteRange(0, min_open=True),
     default=2.0,
     show_default=True,
     help="Length of each measurement; the whole takes twice that.",

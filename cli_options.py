@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -19,6 +20,16 @@ def options_of(*options: Callable[[Command], Command]) -> Callable[[Command], Co
         return command
 
     return decorate
+
+
+class FiniteRange(click.FloatRange):
+    """A range of numbers without ``nan`` and ``inf``, which click's own lets pass."""
+
+    def convert(self, value: Any, param: click.Parameter | None, context: click.Context | None) -> Any:
+        number = super().convert(value, param, context)
+        if not math.isfinite(number):
+            self.fail(f"{value} is no length of time: give a number.", param, context)
+        return number
 
 
 model_options = options_of(

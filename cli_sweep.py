@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .cli_options import model_options, say
+from .cli_options import FiniteRange, model_options, say
 
 if TYPE_CHECKING:
     from .benchmarks.scenario.run import ScenarioOptions
@@ -31,9 +31,7 @@ if TYPE_CHECKING:
 @click.option("--lanes", type=click.IntRange(1, 1024), help="Workers (default: one per usable CPU).")
 @click.option("--threads", type=click.IntRange(1, 1024), default=1, show_default=True, help="Engine threads of a lane.")
 @click.option("--rounds", type=click.IntRange(1), default=3, show_default=True, help="Passes that measure a point.")
-@click.option(
-    "--seconds", type=click.FloatRange(0, min_open=True), default=1.0, show_default=True, help="Length of a pass."
-)
+@click.option("--seconds", type=FiniteRange(0, min_open=True), default=1.0, show_default=True, help="Length of a pass.")
 @click.option("--images", type=click.IntRange(1), default=256, show_default=True, help="Most images taken from INPUT.")
 @click.option("--task", type=click.Choice(["classify", "embed", "segment"]), help="Task of a model given by name.")
 @click.option("--weights", default="pretrained", show_default=True, help="pretrained or random: speed is the same.")
@@ -51,8 +49,8 @@ def sweep(inputs: tuple[str, ...], output: Path, retry_failures: bool, as_json: 
     about 500x375 are made from the demo photos.
 
     \b
-    Exit status: 0 done (failed points are rows), 2 usage, 3 no input found, 5 model unusable, 6 FILE holds another
-    sweep.
+    Exit status: 0 done (failed points are rows), 2 usage, 3 no input found, 4 device missing, 5 model unusable,
+    6 FILE holds another sweep or cannot be written.
     """
     from .benchmarks.staged import staged_images
     from .benchmarks.sweep.run import sweep as run_sweep
@@ -107,14 +105,14 @@ def _options(
     help="Most waiting images that a lane takes at once.",
 )
 @click.option(
-    "--seconds", type=click.FloatRange(0, min_open=True), default=4.0, show_default=True, help="Length of a trial."
+    "--seconds", type=FiniteRange(0, min_open=True), default=4.0, show_default=True, help="Length of a trial."
 )
 @click.option(
     "--min-queries", type=click.IntRange(1), default=200, show_default=True, help="Fewest queries of a server trial."
 )
 @click.option(
     "--bound-ms",
-    type=click.FloatRange(0, min_open=True),
+    type=FiniteRange(0, min_open=True),
     default=100.0,
     show_default=True,
     help="p99 latency that a server rate must hold.",
@@ -144,13 +142,15 @@ def scenario(
     MLPerf's load generator makes the traffic (pip install 'vdali[loadgen]'); it is MLPerf-style, not a submission.
     INPUT is as for `vdali run`; without it, photos of about 500x375 are made from the demo photos.
     """
-    from .benchmarks.bench_file import write_bench
+    from .benchmarks.bench_file import check_writable, write_bench
     from .benchmarks.scenario.load import ScenarioName, load_generator
     from .benchmarks.scenario.run import run_scenarios
     from .benchmarks.staged import staged_images
     from .benchmarks.systems.network import spec_of
 
     load_generator()
+    if output is not None:
+        check_writable(output)
     model = {key: words.pop(key) for key in ("model", "precision", "task", "normalize", "weights")}
     options = _scenario_options(**words)
     path = _model_file(**model)

@@ -15,7 +15,7 @@ from ..engine.spec import Precision, Task
 from ..export.options import PRETRAINED
 from ..export.store import resolve_model
 from ..kernels.cache import cache_folder
-from .compare import DEFAULT_SYSTEMS, compare
+from .compare import DEFAULT_SYSTEMS, compare, device_of, gpu_of
 from .comparison import ComparisonReport, Status, SystemRow
 from .data import make_jpegs
 from .staged import staged_images
@@ -54,11 +54,9 @@ class Bench:
 
     def document(self) -> dict[str, Any]:
         """For a bench file."""
-        device = self.report.device
-        gpu = None if device == "cpu" else int(device.rpartition(":")[2])
         return {
             "kind": "benchmark",
-            "environment": environment(gpu),
+            "environment": environment(gpu_of(self.report.device)),
             "comparisons": [self.report.to_json()],
             "notes": list(self.notes),
         }
@@ -68,12 +66,14 @@ def bench(options: BenchOptions, inputs: Sequence[str], say: Say) -> Bench:
     """Compare over the first images of ``inputs`` (none: JPEGs of about 500x375 made from the demo photos).
 
     A precision that cannot be had is a marked row, like a system that fails. Raises UsageError for words that are not
-    known, InputNotFoundError without a usable image, and the errors of getting the model.
+    known, DeviceError for a GPU that is not here, InputNotFoundError without a usable image, and the errors of getting
+    the model.
     """
     unknown = [name for name in options.against if name not in list(SystemName)]
     if unknown:
         known = ", ".join(name for name in SystemName if name is not SystemName.VDALI)
         raise UsageError(f"Unknown system '{unknown[0]}'. Use one or more of: {known}.")
+    device = device_of(options.device)
     base = _resolved(options, Precision.FP32, say)
     paths, refused = _models(options, say)
     labels = [_label(precision) for precision in paths]
@@ -86,7 +86,7 @@ def bench(options: BenchOptions, inputs: Sequence[str], say: Say) -> Bench:
             [*labels, *options.against],
             rounds=options.rounds,
             batch_size=options.batch_size,
-            device=options.device,
+            device=device,
             precisions=paths,
             say=say,
         )

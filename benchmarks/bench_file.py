@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,19 @@ def write_bench(path: Path, document: Mapping[str, Any]) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         _write_whole(path, json.dumps(whole, indent=2) + "\n")
+    except OSError as error:
+        raise OutputError(f"Cannot write {path}: {error.strerror}. Choose another file.") from error
+
+
+def check_writable(path: Path) -> None:
+    """Raise OutputError where ``write_bench`` could not write ``path``: better before hours of measuring than after."""
+    probe = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    try:
+        if path.is_dir():
+            raise OutputError(f"Cannot write {path}: it is a folder. Choose another file.")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        probe.touch()
+        probe.unlink()
     except OSError as error:
         raise OutputError(f"Cannot write {path}: {error.strerror}. Choose another file.") from error
 
@@ -59,3 +73,15 @@ def read_bench(path: Path) -> dict[str, Any]:
         )
     whole: dict[str, Any] = document
     return whole
+
+
+@contextmanager
+def damage_told(path: Path) -> Iterator[None]:
+    """Turn what goes wrong in the block, which takes apart what ``path`` holds, into a UsageError about that file."""
+    try:
+        yield
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        why = f"{type(error).__name__}: {error}"
+        raise UsageError(
+            f"{path} is damaged: it does not hold what its version says ({why}). Give another file, or make it anew."
+        ) from error

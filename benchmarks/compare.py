@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from ..engine.cpu import cpu_allowance
-from ..engine.errors import InputNotFoundError, UsageError
+from ..engine.errors import DeviceError, InputNotFoundError, UsageError
 from ..engine.gpu_probe import probe_gpu
 from ..engine.spec import ModelSpec, Precision
 from ..engine.words import word
@@ -43,7 +43,8 @@ def compare(
     them (one is added where there is none) is the one that the others are held against. A system that fails, is not
     installed or gives another answer is a marked row. ``say`` takes lines for people.
 
-    Raises UsageError for unknown words, InputNotFoundError without files, ModelError where ``model`` is no vdali file.
+    Raises UsageError for unknown words, DeviceError for a GPU that is not here, InputNotFoundError without files,
+    ModelError where ``model`` is no vdali file.
     """
     if not files:
         raise InputNotFoundError("There is no image to compare with. Give a folder of images.")
@@ -111,12 +112,22 @@ def _is_ours(label: str) -> bool:
 
 
 def device_of(device: str) -> str:
-    """``cpu`` or ``cuda:N`` from a user's word, ``auto`` included; raises UsageError for another."""
-    if device == "auto":
-        return "cuda:0" if probe_gpu().count else "cpu"
-    if not re.fullmatch(r"cpu|cuda(:\d+)?", device):
+    """``cpu`` or ``cuda:N`` from a user's word, ``auto`` included.
+
+    Raises UsageError for another word, DeviceError for a GPU that is not here.
+    """
+    if device == "cpu":
+        return device
+    if device != "auto" and not re.fullmatch(r"cuda(:\d+)?", device):
         raise UsageError(f"No device '{device}'. Use auto, cpu, cuda or cuda:N.")
-    return "cuda:0" if device == "cuda" else device
+    gpus = probe_gpu()
+    if device == "auto":
+        return "cuda:0" if gpus.count else "cpu"
+    ordinal = int(device.partition(":")[2] or 0)
+    if ordinal >= gpus.count:
+        have = f"the last GPU here is cuda:{gpus.count - 1}" if gpus.count else gpus.reason
+        raise DeviceError(f"No device '{device}': {have}. Use --device cpu, or run `vdali doctor`.")
+    return f"cuda:{ordinal}"
 
 
 def gpu_of(device: str) -> int | None:

@@ -5,13 +5,15 @@ There are no prices here: they come from the user, as a number or in a file.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ..engine.errors import UsageError
-from .bench_file import read_bench
+from ..engine.sinks.run_dir import RUN_FILE
+from .bench_file import damage_told, read_bench
 from .comparison import ComparisonReport, Status, SystemRow
 from .price import Price, money, positive, price_from_file
 from .report.input import RunRecord, read_run
@@ -26,6 +28,8 @@ NOT_INCLUDED = (
     "starting machines, loading the model and idle time; storage, network and copies of the data; retries; people"
 )
 
+_RESERVED = frozenset({"rate", "price", "use", "not included"})
+"""Assumptions that follow from rate and price: nobody can state them otherwise."""
 _DESCRIBED = ("model", "precision", "resolution", "batch", "engine", "decoder", "hardware")
 
 
@@ -132,6 +136,9 @@ def cost(
         raise UsageError("--system and --model choose among the results of a bench file. Leave them out.")
     if images is not None and images < 1:
         raise UsageError(f"The number of images must be >= 1, got {images}.")
+    taken = _RESERVED.intersection(holds_for or {})
+    if taken:
+        raise UsageError(f"'{min(taken)}' cannot be assumed: it follows from the rate and the price. Use another name.")
     if throughput is not None:
         rate = Rate(positive(throughput, "throughput"), "given as a number", dict(holds_for or {}))
     else:
@@ -140,7 +147,10 @@ def cost(
         price = Price(positive(price_per_hour, "price per hour"), currency, "given as a number")
     else:
         price = price_from_file(prices or Path(), machine)
-    return Cost(rate, price, images)
+    found = Cost(rate, price, images)
+    if not math.isfinite(found.of(max(BILLION, images or 0))):
+        raise UsageError(f"{rate.throughput:g} images/s at {price.per_hour:g} an hour cost more than can be counted.")
+    return found
 
 
 def rate_of_run(out: Path) -> Rate:
@@ -152,10 +162,11 @@ def rate_of_run(out: Path) -> Rate:
             f"The run in {out} is {status or 'not started'}, not finished: its rate would be a guess. Run the same "
             "`vdali run` command again to finish it, or give --throughput."
         )
-    if not found.throughput:
-        raise UsageError(f"The run in {out} ended no image, so it has no rate. Give another run, or --throughput.")
-    source = f"measured over {found.ended:,} images in {found.elapsed_s:,.1f} s ({out})"
-    return Rate(found.throughput, source, _conditions_of_run(found), tuple(_notes_of_run(found)))
+    with damage_told(out / RUN_FILE):
+        if not found.throughput:
+            raise UsageError(f"The run in {out} ended no image, so it has no rate. Give another run, or --throughput.")
+        source = f"measured over {found.ended:,} images in {found.elapsed_s:,.1f} s ({out})"
+        return Rate(found.throughput, source, _conditions_of_run(found), tuple(_notes_of_run(found)))
 
 
 def rate_of_bench(path: Path, system: str | None = None, model: str | None = None) -> Rate:
@@ -165,8 +176,12 @@ def rate_of_bench(path: Path, system: str | None = None, model: str | None = Non
     and for a sweep that recommends nothing.
     """
     document = read_bench(path)
-    if is_sweep(document):
-        return _rate_of_sweep(document, path)
+    with damage_told(path):
+        return _rate_of_sweep(document, path) if is_sweep(document) else _rate_in(document, path, system, model)
+
+
+def _rate_in(document: Mapping[str, Any], path: Path, system: str | None, model: str | None) -> Rate:
+    """Rate of one system in the comparison with ``model``."""
     reports = [ComparisonReport.from_json(part) for part in document.get("comparisons") or []]
     found = [report for report in reports if model in (None, report.model)]
     if len(found) != 1:

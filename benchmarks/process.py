@@ -17,7 +17,7 @@ from typing import Any
 from ..engine.errors import DeviceError, VdaliError
 from ..engine.telemetry.gpu import open_gpu_sampler
 from .systems.interface import MakeSystem, Outputs, System
-from .usage import cpu_s, watched_memory
+from .usage import cpu_s, end_all, watched_memory
 
 _GPU_INTERVAL_S = 0.1
 _PATIENCE_S = 30.0
@@ -52,9 +52,11 @@ class SystemProcess:
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
         self._process = context.Process(target=_serve, args=(make, list(files), gpu, theirs))
-        self._process.start()
-        theirs.close()
+        self._is_answering = False
         try:
+            with _interrupts_held_back():
+                self._process.start()
+            theirs.close()
             self.description: str = self._received()
         except BaseException:
             self.close()
@@ -78,12 +80,15 @@ class SystemProcess:
         return value
 
     def close(self) -> None:
-        """Let the process end by itself, or end it when it does not."""
+        """Let the process end by itself; end it with its workers where it does not, or works at what nobody awaits."""
         self._pipe.close()
-        self._process.join(_PATIENCE_S)
+        if self._process.pid is None:
+            return
+        if not self._is_answering:
+            self._process.join(_PATIENCE_S)
         if self._process.is_alive():
-            self._process.terminate()
-            self._process.join()
+            end_all(self._process.pid)
+        self._process.join()
 
     def _asked(self, command: str) -> Any:
         try:
@@ -93,10 +98,12 @@ class SystemProcess:
         return self._received()
 
     def _received(self) -> Any:
+        self._is_answering = True
         try:
             value = self._pipe.recv()
         except (EOFError, ConnectionResetError):
             raise SystemFailedError(self._end()) from None
+        self._is_answering = False
         if isinstance(value, SystemFailedError):
             raise value
         return value
@@ -111,16 +118,34 @@ class SystemProcess:
         return f"its process ended early with status {status}"
 
 
+@contextmanager
+def _interrupts_held_back() -> Iterator[None]:
+    """Ctrl-C waits for the end of the block, and a process that is started in it does not hear of it meanwhile."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def _serve(make: MakeSystem, files: Sequence[Path], gpu: int | None, pipe: Connection) -> None:
-    # Ctrl-C goes to the parent, which then closes the pipe
+    # Ctrl-C goes to the parent, which then closes the pipe or ends this process
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    try:
+        _tell_or_serve(make, files, gpu, pipe)
+    except (EOFError, BrokenPipeError):
+        os._exit(1)  # the parent is gone
+
+
+def _tell_or_serve(make: MakeSystem, files: Sequence[Path], gpu: int | None, pipe: Connection) -> None:
     try:
         system = make(files)
         pipe.send(system.describe())
         _answer(system, gpu, pipe)
         system.close()
     except (EOFError, BrokenPipeError):
-        os._exit(1)  # the parent is gone
+        raise
     except (DeviceError, ModuleNotFoundError) as error:
         pipe.send(SystemFailedError(str(error), absent=True))
     except Exception as error:  # whatever a contender raises is its result

@@ -7,7 +7,7 @@ import resource
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 import psutil
@@ -85,6 +85,15 @@ def _descendants(process: psutil.Process) -> list[psutil.Process]:
         return list(process.children(recursive=True))
     except psutil.NoSuchProcess:
         return []
+
+
+def end_all(pid: int) -> None:
+    """Kill process ``pid`` and its workers, those first known so that none is left without a parent."""
+    with suppress(psutil.NoSuchProcess):
+        process = psutil.Process(pid)
+        for member in (*_descendants(process), process):
+            with suppress(psutil.NoSuchProcess):
+                member.kill()
 
 
 @dataclass(slots=True)

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from ...engine.errors import UsageError, VdaliError
+from ...engine.sinks.run_dir import RUN_FILE
+from ..bench_file import damage_told
 from ..cost import Cost
 from .bench import page_of_bench
 from .html import html_of
@@ -32,12 +34,16 @@ def write_report(
         raise UsageError(f"A report is written as .html or .md, got {output.name}. Choose one of these endings.")
     costs = cost.to_json() if cost is not None else None
     if source.is_file():
-        page = page_of_bench(read_document(source), source.name, cost=costs)
+        document = read_document(source)
+        with damage_told(source):
+            text = render(page_of_bench(document, source.name, cost=costs))
     else:
+        record = read_run(source)
         found = read_document(diagnosis) if isinstance(diagnosis, Path) else diagnosis
-        page = page_of_run(read_run(source), diagnosis=found, cost=costs)
+        with damage_told(source / RUN_FILE if not isinstance(diagnosis, Path) else diagnosis):
+            text = render(page_of_run(record, diagnosis=found, cost=costs))
     try:
-        output.write_text(render(page), encoding="utf-8", errors="backslashreplace")
+        output.write_text(text, encoding="utf-8", errors="backslashreplace")
     except OSError as error:
         raise VdaliError(f"Cannot write {output}: {error.strerror or error}. Choose another place.") from error
     return output

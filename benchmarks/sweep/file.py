@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ...engine.errors import OutputError
-from ..bench_file import read_bench, write_bench
+from ..bench_file import damage_told, read_bench, write_bench
 from ..report.words import heading, shown
 from .model import Cell, Series, SeriesNote
 
@@ -100,9 +100,10 @@ class SweepFile:
                 f"{self._path} holds a sweep with other options: {'; '.join(differences)}. Give those, or choose "
                 "another -o."
             )
-        cells = [Cell.from_json(values) for values in document["cells"]]
-        self._cells = [cell for cell in cells if cell.error is None or not retry_failures]
-        self._notes = {note.series: note for note in map(SeriesNote.from_json, document["series"])}
+        with damage_told(self._path):
+            cells = [Cell.from_json(values) for values in document["cells"]]
+            self._cells = [cell for cell in cells if cell.error is None or not retry_failures]
+            self._notes = {note.series: note for note in map(SeriesNote.from_json, document["series"])}
 
 
 def _differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

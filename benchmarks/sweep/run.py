@@ -18,6 +18,7 @@ from ...engine.errors import OutputError, VdaliError
 from ...engine.job import environment
 from ...engine.plans.files import locked
 from ...engine.version import __version__
+from ..bench_file import check_writable
 from ..compare import gpu_of
 from ..comparison import SystemRow
 from ..systems.interface import MakeSystem
@@ -75,7 +76,7 @@ def sweep(
         "cpu": f"{cpu_model() or platform.machine()}, {cpu_allowance().threads} usable",
         "vdali": __version__,
     }
-    _make_folder(output)
+    check_writable(output)
     lock = output.with_name(f"{output.name}.lock")
     with locked(lock) as held:
         if not held:
@@ -227,13 +228,6 @@ def _attention_at(path: Path, say: Say) -> Attention | None:
     except Exception as error:  # onnx and protobuf share no base; the sweep stands without these numbers
         say(f"The attention of {path.name} could not be counted: {' '.join(str(error).split())}")
         return None
-
-
-def _make_folder(output: Path) -> None:
-    try:
-        output.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise OutputError(f"Cannot write {output}: {error.strerror}. Choose another file.") from error
 
 
 def _has_int8() -> bool:

@@ -117,7 +117,8 @@ class Network:
 def _torch_model(spec: ModelSpec) -> TorchModel:
     load = _loader(spec.source.split(" ", 1)[0], spec.name)
     if load is None:
-        raise ModelError(f"{spec.name} came from {spec.source}: there is no PyTorch module to compare with.")
+        origin = spec.source or "an unknown place"
+        raise ModelError(f"{spec.name} came from {origin}: there is no PyTorch module to compare with.")
     return load(_options(spec))
 
 

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from vdali.benchmarks.bench_file import BENCH_VERSION, read_bench, write_bench
+from vdali.benchmarks.bench_file import BENCH_VERSION, check_writable, damage_told, read_bench, write_bench
 from vdali.engine.errors import OutputError, UsageError
 
 
@@ -44,3 +44,17 @@ def test_a_place_that_cannot_be_written_is_told(tmp_path: Path):
     (tmp_path / "file").write_text("")
     with pytest.raises(OutputError, match="Cannot write"):
         write_bench(tmp_path / "file" / "bench.json", {})
+
+
+def test_a_place_that_cannot_be_written_is_told_before_anything_is_measured(tmp_path: Path):
+    (tmp_path / "file").write_text("")
+    for path in (tmp_path / "file" / "bench.json", tmp_path):
+        with pytest.raises(OutputError, match="Cannot write"):
+            check_writable(path)
+    check_writable(tmp_path / "new" / "bench.json")
+    assert list((tmp_path / "new").iterdir()) == []
+
+
+def test_what_goes_wrong_with_a_damaged_file_is_told_with_its_name():
+    with pytest.raises(UsageError, match=r"^b\.json is damaged: .*\(KeyError: 'rows'\)"), damage_told(Path("b.json")):
+        {}["rows"]

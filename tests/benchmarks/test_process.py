@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import os
+import signal
+import threading
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,6 +18,14 @@ from vdali.benchmarks.entrant import Entrant, take_turns
 from vdali.benchmarks.process import SystemFailedError, SystemProcess
 from vdali.benchmarks.usage import cpu_s, memory_bytes, watched_memory
 from vdali.engine.cpu import cpu_allowance
+
+
+def interrupt_when(is_time):
+    """Ctrl-C for this process, as soon as ``is_time`` says so."""
+    while not is_time():
+        time.sleep(0.01)
+    os.kill(os.getpid(), signal.SIGINT)
+
 
 FILES = [Path("a.jpg"), Path("b.jpg")]
 
@@ -43,6 +54,20 @@ def test_a_process_that_is_killed_is_told_with_its_signal():
     with pytest.raises(SystemFailedError, match="ended by SIGKILL, perhaps for lack of memory"):
         system.run()
     system.close()
+
+
+def test_a_system_at_work_that_nobody_awaits_is_ended_with_its_workers(tmp_path):
+    note = tmp_path / "worker"
+    system = SystemProcess(toy_systems.Endless, [note])
+    timer = threading.Timer(0.0, interrupt_when, [lambda: note.exists() and note.read_text()])
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        system.run()
+    system.close()
+    timer.join()
+    assert system._process.exitcode == -signal.SIGKILL
+    worker = int(note.read_text())
+    assert not psutil.pid_exists(worker) or psutil.Process(worker).status() == psutil.STATUS_ZOMBIE
 
 
 @pytest.mark.parametrize("make", [toy_systems.needs_a_package, toy_systems.says_it_is_missing])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -51,6 +52,16 @@ class Killed(Counting):
     def run(self) -> dict[str, np.ndarray]:
         os.kill(os.getpid(), signal.SIGKILL)
         time.sleep(60)
+        return {}
+
+
+class Endless(Counting):
+    """System whose pass does not end, in a worker of its own; the worker's process id is in the file."""
+
+    def run(self) -> dict[str, np.ndarray]:
+        worker = subprocess.Popen(["sleep", "600"])
+        self.files[0].write_text(str(worker.pid))
+        worker.wait()
         return {}
 
 

@@ -14,10 +14,12 @@ import pytest
 from models import mean_colour_model
 from pictures import encoded, write_numbered
 from rigged import heavy_model, photo
+from vdali.benchmarks import compare
 from vdali.benchmarks.bench_file import read_bench
 from vdali.benchmarks.comparison import ComparisonReport, Status
+from vdali.engine.gpu_probe import GpuProbe
 
-READ_S = 0.1
+READ_S = 0.12
 
 
 @pytest.fixture(scope="module")
@@ -127,3 +129,30 @@ def test_a_heavy_model_is_diagnosed_and_the_report_shows_it(vdali, tmp_path):
     (tmp_path / "found.json").write_text(ended.out)
     assert vdali("report", "found.json", "-o", "report.md").status == 0
     assert found["verdict"][:40] in (tmp_path / "report.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "message"),
+    [
+        (("bench", "--json", "taken"), 6, "Cannot write taken"),
+        (("bench", "--device", "cuda"), 4, "No device 'cuda'"),
+        (("sweep", "-o", "s.json", "--device", "cuda:1"), 4, "No device 'cuda:1'"),
+        (("sweep", "-o", "taken/../file/s.json"), 6, "Cannot write"),
+        (("sweep", "-o", "s.json", "--seconds", "nan"), 2, "nan is no length of time"),
+        (("scenario", "offline", "--device", "cuda"), 4, "No device 'cuda'"),
+        (("scenario", "server", "-o", "file/s.json"), 6, "Cannot write"),
+        (("scenario", "server", "--bound-ms", "inf"), 2, "inf is no length of time"),
+        (("diagnose", "--seconds", "inf"), 2, "inf is no length of time"),
+    ],
+)
+def test_what_cannot_come_to_an_end_is_told_before_it_starts(
+    vdali, tmp_path, tiny, pictures, monkeypatch, words, status, message
+):
+    monkeypatch.setattr(compare, "probe_gpu", lambda: GpuProbe(reason="no NVIDIA driver"))
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "file").touch()
+    ended = vdali(*words, pictures, "-m", tiny)
+    assert ended.status == status
+    assert message in ended.err
+    assert "starts and warms up" not in ended.err
+    assert ended.out == ""

@@ -139,3 +139,31 @@ def test_a_page_that_cannot_be_made_ends_with_a_plain_message(vdali, tmp_path, b
     assert (ended.status, ended.out) == (status, "")
     assert says in ended.err
     assert not (tmp_path / "page.html").exists()
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {"bench_version": 1, "comparisons": [{"ours": "vdali", "reference": None, "rows": [{}]}]},
+        {"bench_version": 1, "comparisons": 5, "notes": 5},
+    ],
+)
+def test_a_file_of_the_right_version_that_is_damaged_is_told(vdali, tmp_path, document):
+    (tmp_path / "b.json").write_text(json.dumps(document))
+    for words in (("report", "b.json", "-o", "r.html"), ("cost", "--bench", "b.json", "--price-per-hour", 1)):
+        ended = vdali(*words)
+        assert ended.status == 2
+        assert ended.err.startswith("vdali: b.json is damaged: ")
+    assert not (tmp_path / "r.html").exists()
+
+
+def test_what_follows_from_rate_and_price_cannot_be_assumed_otherwise(vdali):
+    ended = vdali("cost", "--throughput", 10, "--price-per-hour", 1, "--assume", "rate=1000 images/s")
+    assert ended.status == 2
+    assert "'rate' cannot be assumed" in ended.err
+
+
+def test_a_cost_that_is_no_number_is_refused(vdali):
+    ended = vdali("cost", "--throughput", 1e-320, "--price-per-hour", 1, "--json")
+    assert ended.status == 2
+    assert "more than can be counted" in ended.err
