@@ -8,19 +8,23 @@ import signal
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from ..engine.errors import DeviceError, VdaliError
 from ..engine.telemetry.gpu import open_gpu_sampler
 from .systems.interface import MakeSystem, Outputs, System
-from .usage import cpu_s, end_all, watched_memory
+from .usage import cpu_s, watched_memory, workers_of
 
 _GPU_INTERVAL_S = 0.1
 _PATIENCE_S = 30.0
+_END_S = 5.0
+"""Seconds for a process to put away its workers and semaphores before it is killed."""
 
 
 class SystemFailedError(VdaliError):
@@ -87,7 +91,13 @@ class SystemProcess:
         if not self._is_answering:
             self._process.join(_PATIENCE_S)
         if self._process.is_alive():
-            end_all(self._process.pid)
+            workers = workers_of(self._process.pid)
+            self._process.terminate()
+            self._process.join(_END_S)
+            self._process.kill()
+            for worker in workers:
+                with suppress(psutil.NoSuchProcess):
+                    worker.kill()
         self._process.join()
 
     def _asked(self, command: str) -> Any:
@@ -131,11 +141,25 @@ def _interrupts_held_back() -> Iterator[None]:
 def _serve(make: MakeSystem, files: Sequence[Path], gpu: int | None, pipe: Connection) -> None:
     # Ctrl-C goes to the parent, which then closes the pipe or ends this process
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _leave_on_sigterm()
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     try:
         _tell_or_serve(make, files, gpu, pipe)
     except (EOFError, BrokenPipeError):
         os._exit(1)  # the parent is gone
+
+
+def _leave_on_sigterm() -> None:
+    """Let SIGTERM end this process with what Python does at an end: semaphores and memory are handed back."""
+    owner = os.getpid()
+
+    def leave(*_: object) -> None:
+        if os.getpid() != owner:  # a worker that was forked from it
+            os._exit(128 + signal.SIGTERM)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # nobody asks any more how its workers end
+        raise SystemExit(128 + signal.SIGTERM)
+
+    signal.signal(signal.SIGTERM, leave)
 
 
 def _tell_or_serve(make: MakeSystem, files: Sequence[Path], gpu: int | None, pipe: Connection) -> None:

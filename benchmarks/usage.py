@@ -7,7 +7,7 @@ import resource
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import psutil
@@ -87,13 +87,12 @@ def _descendants(process: psutil.Process) -> list[psutil.Process]:
         return []
 
 
-def end_all(pid: int) -> None:
-    """Kill process ``pid`` and its workers, those first known so that none is left without a parent."""
-    with suppress(psutil.NoSuchProcess):
-        process = psutil.Process(pid)
-        for member in (*_descendants(process), process):
-            with suppress(psutil.NoSuchProcess):
-                member.kill()
+def workers_of(pid: int) -> list[psutil.Process]:
+    """Processes that ``pid`` has started, and theirs."""
+    try:
+        return _descendants(psutil.Process(pid))
+    except psutil.NoSuchProcess:
+        return []
 
 
 @dataclass(slots=True)

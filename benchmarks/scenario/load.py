@@ -1,14 +1,16 @@
 """MLPerf's load generator around a pool of lanes: one trial of a scenario, and what it measured.
 
-The generator runs in this process and calls from threads of its own. Nothing raised there would come out, so whatever
-goes wrong is kept and raised when the trial has ended.
+The generator runs on a thread of this process and calls from threads of its own. Nothing raised there would come out,
+so whatever goes wrong is kept and raised when the trial has ended.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import tempfile
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -19,6 +21,7 @@ from .system import LanePool, Query
 
 _DETAIL = "mlperf_log_detail.txt"
 _MARK = ":::MLLOG"
+_INTERRUPTED = 130
 
 
 class ScenarioName(StrEnum):
@@ -103,8 +106,12 @@ def run_trial(pool: LanePool, pictures: int, traffic: Traffic) -> Loaded:
     library = generator.ConstructQSL(pictures, pictures, _nothing_to_load, _nothing_to_load)
     try:
         with tempfile.TemporaryDirectory(prefix="vdali-loadgen-") as folder:
-            generator.StartTestWithLogSettings(
-                system, library, _settings(generator, traffic), _logs(generator, folder), f"{folder}/no-audit.config"
+            settings, logs = _settings(generator, traffic), _logs(generator, folder)
+            _run(
+                lambda: generator.StartTestWithLogSettings(
+                    system, library, settings, logs, f"{folder}/no-audit.config"
+                ),
+                pool.idle,
             )
             values = _results(Path(folder) / _DETAIL)
     finally:
@@ -114,6 +121,37 @@ def run_trial(pool: LanePool, pictures: int, traffic: Traffic) -> Loaded:
         raise VdaliError(f"The load generator failed: {problems[0]}. Please report it.") from problems[0]
     pool.check()
     return _loaded(values, traffic)
+
+
+def _run(trial: Callable[[], None], idle: Callable[[], None]) -> None:
+    """Run ``trial`` on a thread of its own: an interrupt in the midst of the generator's C++ would end in a crash.
+
+    It cannot be stopped either: after an interrupt it goes on to its end over lanes that only ``idle``, and a second
+    interrupt ends the process.
+    """
+    problems: list[BaseException] = []
+    ended = threading.Event()
+
+    def run() -> None:
+        try:
+            trial()
+        except BaseException as error:
+            problems.append(error)
+        finally:
+            ended.set()
+
+    threading.Thread(target=run, name="load-generator", daemon=True).start()
+    try:
+        ended.wait()
+    except KeyboardInterrupt:
+        idle()
+        try:
+            ended.wait()
+        except KeyboardInterrupt:
+            os._exit(_INTERRUPTED)
+        raise
+    if problems:
+        raise problems[0]
 
 
 def _nothing() -> None:

@@ -46,6 +46,7 @@ class LanePool:
         self._changed = threading.Condition()
         self._idle = 0
         self._closed = False
+        self._is_idling = False
         self._problems: list[str] = []
         height, width = engine.spec.preprocess.size
         self._lanes = [
@@ -82,6 +83,10 @@ class LanePool:
         self.check()
         return count / (time.perf_counter() - started_s)
 
+    def idle(self) -> None:
+        """Answer all that is asked from now on without working at it: it no longer counts."""
+        self._is_idling = True
+
     def check(self) -> None:
         """Raise VdaliError where a query did not become a row: its speed would count for nothing."""
         with self._changed:
@@ -102,7 +107,8 @@ class LanePool:
     def _serve(self, decoder: Decoder, buffer: NDArray[np.uint8]) -> None:
         while work := self._next():
             try:
-                self._answer(decoder, buffer, [query for query, _ in work])
+                if not self._is_idling:
+                    self._answer(decoder, buffer, [query for query, _ in work])
             except BaseException as error:  # the load generator would wait for ever for queries that died with a lane
                 self._fail(f"{type(error).__name__}: {error}")
             by_done: dict[Done, list[int]] = {}

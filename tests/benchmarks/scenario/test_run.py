@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 import threading
+import time
 from contextlib import closing, contextmanager
 from dataclasses import replace
 
@@ -120,6 +123,25 @@ def test_a_trial_that_fails_on_the_generator_s_threads_ends_and_raises(engine):
     traffic = Traffic(ScenarioName.SERVER, 0.1, 50.0, fewest=5)
     with pool_of(engine) as pool, pytest.raises(VdaliError, match="MemoryError: no room"):
         run_trial(pool, len(PICTURES), traffic)
+
+
+@pytest.mark.parametrize("name", list(ScenarioName))
+def test_an_interrupt_ends_a_trial_without_work_for_what_is_left_and_without_a_crash(engine, name):
+    def interrupt() -> None:
+        assert engine.is_waiting.wait(30)
+        os.kill(os.getpid(), signal.SIGINT)
+        while not pool._is_idling:
+            time.sleep(0.001)
+        engine.may_go.set()
+
+    engine.may_go.clear()
+    with pool_of(engine, lanes=1) as pool:
+        thread = threading.Thread(target=interrupt)
+        thread.start()
+        with pytest.raises(KeyboardInterrupt):
+            run_trial(pool, len(PICTURES), Traffic(name, 0.2, 100.0, fewest=400))
+        thread.join()
+        assert len(engine.calls) == 1
 
 
 @pytest.mark.parametrize("name", list(ScenarioName))
