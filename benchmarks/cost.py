@@ -156,10 +156,9 @@ def cost(
 def rate_of_run(out: Path) -> Rate:
     """Rate of all sessions of a finished run together; raises UsageError where it is not finished or did nothing."""
     found = read_run(out)
-    status = found.record.get("status")
-    if status != "finished":
+    if found.status != "finished":
         raise UsageError(
-            f"The run in {out} is {status or 'not started'}, not finished: its rate would be a guess. Run the same "
+            f"The run in {out} is not finished ({found.status}): its rate would be a guess. Run the same "
             "`vdali run` command again to finish it, or give --throughput."
         )
     with damage_told(out / RUN_FILE):
@@ -235,7 +234,8 @@ def _notes_of_run(found: RunRecord) -> list[str]:
     notes = []
     untimed = len(found.record.get("sessions") or []) - len(found.timed_sessions)
     if untimed:
-        notes.append(f"{untimed} sessions of the run told no time (killed, or nothing to do) and are not in the rate")
+        sessions = "session" if untimed == 1 else "sessions"
+        notes.append(f"{untimed} {sessions} of the run told no time (killed, or nothing to do): not in the rate")
     if found.elapsed_s < SHORT_RUN_S:
         notes.append(f"the rate was measured over only {found.elapsed_s:.1f} s: measure longer before you rely on it")
     failures = sum(int(session.get("failures") or 0) for session in found.timed_sessions)

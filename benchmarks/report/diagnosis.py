@@ -57,6 +57,8 @@ def stages_of_run(run: RunRecord) -> Section | None:
 
 def verdict_of_run(run: RunRecord) -> str:
     """One sentence from what the sessions recorded; a diagnosis says more."""
+    if not run.ended and run.record.get("status") == "running":
+        return "No session of this run has told what it did (it is running, or was killed), so there is no rate."
     if not run.ended:
         return "No image ended in this run, so nothing was measured."
     cpu_ms = 1e3 * sum(session.get("cpu_s") or 0.0 for session in run.timed_sessions) / run.ended

@@ -33,6 +33,12 @@ class RunRecord:
         return used
 
     @property
+    def status(self) -> str:
+        """Its state in words; a run that was killed could not say so."""
+        status = str(self.record.get("status") or "not started")
+        return "running, or was killed" if status == "running" else status
+
+    @property
     def timed_sessions(self) -> list[Mapping[str, Any]]:
         """Sessions that ended some samples and told their time."""
         return [s for s in self.record.get("sessions") or [] if s.get("elapsed_s") and _ended(s)]

@@ -20,7 +20,7 @@ def page_of_run(
     run: RunRecord, *, diagnosis: Mapping[str, Any] | None = None, cost: Mapping[str, Any] | None = None
 ) -> Page:
     """The page; ``diagnosis`` and ``cost`` are JSON forms to put beside the run's own numbers."""
-    record, used = run.record, run.used
+    record, used, spec = run.record, run.used, run.record.get("spec") or {}
     sections = [_result(run), stages_of_run(run)]
     if diagnosis is not None:
         sections += diagnosis_sections(diagnosis)
@@ -30,9 +30,10 @@ def page_of_run(
     if cost is not None:
         sections.append(cost_section(cost))
     sections += [_used(run), environment_section(record.get("environment") or {})]
-    status = str(record.get("status") or "not started")
+    status = run.status
+    model, precision = used.get("model") or spec.get("name"), used.get("precision") or spec.get("precision")
     return Page(
-        title=f"{used.get('model') or 'Run'} at {used.get('precision') or NOTHING}",
+        title=f"{model or 'Run'} at {precision or NOTHING}",
         subtitle=f"vdali run, {status}: {run.out}",
         verdict=diagnosis["verdict"] if diagnosis is not None else verdict_of_run(run),
         sections=[section for section in sections if section is not None],
@@ -67,14 +68,14 @@ def environment_section(environment: Mapping[str, Any]) -> Section | None:
 def _result(run: RunRecord) -> Section:
     counts = run.record.get("counts") or {}
     kinds = counts.get("failures_by_kind") or {}
-    failures = f"{counts.get('failures', 0):,}"
+    failures = _count(counts, "failures")
     if kinds:
         failures += " (" + ", ".join(f"{count:,} {kind}" for kind, count in kinds.items()) + ")"
     decoded: Counter[str] = Counter()
     for session in run.timed_sessions:
         decoded.update(session.get("decoded_by") or {})
     rows = [
-        ("rows", f"{counts.get('rows', 0):,}"),
+        ("rows", _count(counts, "rows")),
         ("failures", failures),
         ("throughput", f"{number(run.throughput)} images/s" if run.throughput else NOTHING),
         ("measured over", f"{run.ended:,} images in {seconds(run.elapsed_s)}"),
@@ -83,6 +84,11 @@ def _result(run: RunRecord) -> Section:
         ("peak memory", _peak_memory(run)),
     ]
     return Section("Result", [Facts(rows)])
+
+
+def _count(counts: Mapping[str, Any], name: str) -> str:
+    """A count of run.json, which is not known before its first session has ended."""
+    return f"{counts[name]:,}" if name in counts else NOTHING
 
 
 def _peak_memory(run: RunRecord) -> str:
@@ -105,7 +111,8 @@ def _notes(run: RunRecord, status: str, diagnosis: Mapping[str, Any] | None) -> 
         notes.append(f"The run is {status}: the numbers are those of its sessions so far.")
     untimed = len(run.record.get("sessions") or []) - len(run.timed_sessions)
     if untimed:
-        notes.append(f"{untimed} sessions told no time (killed, running, or nothing to do) and are not in the rates.")
+        sessions = "session" if untimed == 1 else "sessions"
+        notes.append(f"{untimed} {sessions} told no time (killed, running, or nothing to do): not in the rates.")
     if run.note:
         notes.append(f"{run.note[0].upper()}{run.note[1:]}.")
     if diagnosis is not None:

@@ -1,7 +1,7 @@
 """Am I held back by the input or by the engine? Each stage alone, the whole, and a verdict with its numbers.
 
-Knows how to ask; what a stage costs is measured in ``diagnosis_measure``, what follows from it is computed in
-``diagnosis_model`` and said in ``diagnosis_advice``.
+Knows how to ask; what a stage costs is measured in ``measure``, what follows from it is computed in ``model`` and
+said in ``advice``.
 """
 
 from __future__ import annotations

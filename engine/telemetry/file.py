@@ -6,8 +6,8 @@ time                            when, UTC
 elapsed_s                       seconds since this session's telemetry began
 rows, failures                  samples that ended in this session so far
 stage_wall_s, stage_cpu_s       seconds spent in each stage so far, summed over lanes
-cpu_busy, process_..., disk_... see ``telemetry_host.HostSample``
-gpus                            one ``telemetry_gpu.GpuSample`` for each GPU, none without an NVIDIA driver
+cpu_busy, process_..., disk_... see ``host.HostSample``
+gpus                            one ``gpu.GpuSample`` for each GPU, none without an NVIDIA driver
 =============================== ==================================================================================
 
 Counts, seconds and bytes add up from the session's start, so a lost line costs resolution and nothing else. A

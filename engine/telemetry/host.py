@@ -81,8 +81,11 @@ class HostSampler:
 
 
 def _disk_io() -> tuple[int | None, ...]:
-    """Bytes read and written by all disks; None in a container that shows no disk."""
-    counters = psutil.disk_io_counters()
+    """Bytes read and written by all disks; None in a container that shows no disk, or hides them."""
+    try:
+        counters = psutil.disk_io_counters()
+    except (OSError, RuntimeError):  # no /proc/diskstats and no /sys/block (NotImplementedError is a RuntimeError)
+        return (None, None)
     return (None, None) if counters is None else (counters.read_bytes, counters.write_bytes)
 
 

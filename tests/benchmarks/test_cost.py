@@ -93,7 +93,7 @@ def test_the_sessions_of_a_resumed_run_count_together_and_killed_ones_are_told(f
     ]
     found = cost(run=edited(finished, tmp_path / "out", sessions=sessions), price_per_hour=1.0)
     assert found.rate.throughput == pytest.approx(10.0)
-    assert any("1 sessions of the run told no time" in note for note in found.notes)
+    assert any("1 session of the run told no time" in note for note in found.notes)
     assert not any("measure longer" in note for note in found.notes)
 
 
@@ -194,7 +194,7 @@ def test_a_run_that_is_empty_missing_unfinished_idle_or_of_another_version_is_a_
         cost(run=tmp_path / "empty", price_per_hour=1.0)
     with pytest.raises(InputNotFoundError, match="does not exist"):
         cost(run=tmp_path / "none", price_per_hour=1.0)
-    with pytest.raises(UsageError, match="is interrupted, not finished"):
+    with pytest.raises(UsageError, match=r"is not finished \(interrupted\)"):
         cost(run=edited(finished, tmp_path / "a", status="interrupted"), price_per_hour=1.0)
     with pytest.raises(UsageError, match="ended no image"):
         cost(run=edited(finished, tmp_path / "b", sessions=[]), price_per_hour=1.0)

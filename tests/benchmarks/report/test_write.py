@@ -161,9 +161,21 @@ def test_a_run_without_telemetry_or_unfinished_says_so(tmp_path, out):
     text = report_of(folder, tmp_path / "report.md")
     assert "The run is interrupted" in text
     assert "There is no telemetry of this run" in text
-    assert "1 sessions told no time" in text
+    assert "1 session told no time" in text
     (folder / TELEMETRY_FILE).write_bytes(b"nonsense")
     assert "is not readable" in report_of(folder, tmp_path / "report.md")
+
+
+def test_a_run_that_was_killed_in_its_first_session_is_not_said_to_have_done_nothing(tmp_path):
+    killed = [{"status": "running", "started_at": "2026-01-01T00:00:00+00:00"}]
+    spec = {"name": "resnet50", "precision": "fp32", "preprocess": {"size": [224, 224]}}
+    folder = run_folder(tmp_path / "out", status="running", sessions=killed, used={}, counts={}, spec=spec)
+    text = report_of(folder, tmp_path / "report.md")
+    assert "The run is running, or was killed" in text
+    assert "No session of this run has told what it did" in text
+    assert "No image ended" not in text
+    assert "| rows | – |" in text
+    assert text.startswith("# resnet50 at fp32")
 
 
 def test_a_comparison_marks_the_fastest_right_system_and_tells_what_does_not_count(everything):

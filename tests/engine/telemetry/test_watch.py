@@ -190,6 +190,17 @@ def test_when_the_lines_are_full_every_second_goes_and_the_interval_doubles(tmp_
         assert rows[-1] == 10 * telemetry.taken
 
 
+@pytest.mark.parametrize("error", [NotImplementedError("no /proc/diskstats"), PermissionError("hidden")])
+def test_a_machine_that_hides_its_disks_has_all_other_telemetry(monkeypatch, error):
+    def hidden() -> None:
+        raise error
+
+    monkeypatch.setattr("psutil.disk_io_counters", hidden)
+    sample = HostSampler().sample()
+    assert sample.disk_read_bytes is None
+    assert sample.process_rss_bytes > 0
+
+
 def test_a_look_at_the_host_takes_less_than_a_thousandth_of_a_second_of_cpu():
     sampler = HostSampler()
     costs = []
