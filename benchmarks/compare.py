@@ -77,6 +77,7 @@ def compare(
             for entrant in entrants
         ),
         cpus_used_by_others_share=elsewhere,
+        resolution="x".join(map(str, reversed(spec.preprocess.size))),
     )
 
 

@@ -134,6 +134,8 @@ def cost(
     _one_of("price", {"--price-per-hour": price_per_hour, "--prices": prices})
     if bench is None and (system or model):
         raise UsageError("--system and --model choose among the results of a bench file. Leave them out.")
+    if prices is None and machine:
+        raise UsageError("--machine chooses among the machines of a price file. Leave it out, or give --prices.")
     if images is not None and images < 1:
         raise UsageError(f"The number of images must be >= 1, got {images}.")
     taken = _RESERVED.intersection(holds_for or {})
@@ -249,6 +251,7 @@ def _notes_of_run(found: RunRecord) -> list[str]:
 def _conditions_of_bench(report: ComparisonReport, row: SystemRow, environment: Mapping[str, Any]) -> dict[str, str]:
     return {
         "model": f"{report.model} (weights: {report.weights})",
+        **({"resolution": f"{report.resolution} pixels into the model"} if report.resolution else {}),
         "batch": f"{report.batch_size} images",
         "system": row.description,
         "data": f"{report.images:,} images of {report.input_bytes / report.images / 1e3:,.0f} kB",

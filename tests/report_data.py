@@ -166,6 +166,7 @@ def comparison(model: str = "mobilenetv3_small_100", *, torch_rate: float = 100.
         ours="vdali",
         reference="torch",
         rows=rows,
+        resolution="224x224",
     )
 
 

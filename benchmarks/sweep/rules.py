@@ -144,6 +144,13 @@ def _batch_reason(cells: Sequence[Cell], chosen: Cell) -> str:
     if last.error is not None:
         what = "memory ends" if is_lack_of_memory(last.error) else "the system fails"
         return f"{what} at batch size {last.batch_size}"
+    if last.gain is None:
+        return f"batch size {last.batch_size} is the only one that was tried"
+    if last is not chosen:
+        return (
+            f"batch size {last.batch_size}, the largest that was tried, gains side by side and is slower by itself: "
+            "measure again on a quiet machine"
+        )
     return f"batch size {last.batch_size} is the largest that was tried, and still gains"
 
 

@@ -36,6 +36,11 @@ def edited(out: Path, target: Path, **changes: object) -> Path:
     return target
 
 
+def test_a_machine_without_a_price_file_is_refused():
+    with pytest.raises(UsageError, match="--machine chooses among the machines of a price file"):
+        cost(throughput=1.0, price_per_hour=2.0, machine="a")
+
+
 def test_a_rate_and_a_price_give_the_cost_of_a_million_and_a_billion():
     found = cost(throughput=1000.0, price_per_hour=3.6, currency="EUR", images=500)
     assert found.of(MILLION) == pytest.approx(1.0)
@@ -107,6 +112,7 @@ def test_the_rate_of_a_benchmark_is_the_median_of_the_system_asked_for(tmp_path)
     assert found.assumptions["hardware"] == "cpu, 2 CPUs (AMD EPYC)"
     assert found.assumptions["system"] == "vdali, turbo, 2 lanes"
     assert found.assumptions["data"] == "400 images of 52 kB"
+    assert found.assumptions["resolution"] == "224x224 pixels into the model"
     assert cost(bench=path, system="torch", price_per_hour=1.0).rate.throughput == 100.2
     for useless in ("dali-torch", "fast-but-wrong", "nothing"):
         with pytest.raises(UsageError, match=r"It has: vdali \(ok\), torch \(ok\), dali-torch \(failed\)"):

@@ -111,6 +111,9 @@ def test_where_memory_or_the_sweep_ended_the_reason_says_so():
     assert chosen(series(100, 180, error="out of memory")).reason == "memory ends at batch size 4"
     assert "is the largest that was tried, and still gains" in chosen(series(100, 180)).reason
     assert chosen(series(100, 180, 120)).reason == "twice the batch loses 33 %"
+    assert chosen(series(100)).reason == "batch size 1 is the only one that was tried"
+    half, whole = series(100, 98)
+    assert "gains side by side and is slower by itself" in chosen([half, replace(whole, gain=1.2)]).reason
 
 
 def test_nothing_is_recommended_where_nothing_was_measured():
