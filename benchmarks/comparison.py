@@ -94,8 +94,8 @@ class ComparisonReport:
     """Systems over the same files, model and batch size; ``ours`` and ``reference`` name rows.
 
     ``reference`` is the system whose outputs the others were held against, None where fewer than two gave any.
-    ``resolution`` is what goes into the model, WIDTHxHEIGHT. ``cpus_used_by_others_share`` (0..1) of the CPUs was used by
-    other processes during the rounds.
+    ``resolution`` is what goes into the model, WIDTHxHEIGHT. ``cpus_used_by_others_share`` (0..1) of the CPUs was used
+    by other processes during the rounds.
     """
 
     model: str

@@ -17,6 +17,9 @@ _SLOW_READ_S = 0.5e-3
 UNEXPLAINED = 0.9
 """Share of the expected rate below which a whole run is held back by what was not measured alone."""
 
+LEAST_KERNELS = 0.05
+"""Share of the engine's time alone that is not its copies, at least."""
+
 
 def model_of(costs: Mapping[str, StageCost], picked: Picked, plan: LanePlan) -> PipelineModel:
     """Arithmetic of a run of ``plan`` whose stages cost ``costs`` (both copies among them where a GPU infers)."""
@@ -35,11 +38,15 @@ def _on_host(costs: Mapping[str, StageCost], plan: LanePlan) -> PipelineModel:
 def _on_gpu(costs: Mapping[str, StageCost], plan: LanePlan) -> PipelineModel:
     """Threads of the host read (and decode) while the GPU copies in, infers and copies out, each on its own stream.
 
-    The engine alone was given batches of the host, so the copies are part of its time and are taken out of it. Where
+    The engine alone was given batches of the host, so the copies are part of its time and are taken out of it, save
+    for a rest: no kernel takes no time, whatever the copies took when they were measured. Where
     the GPU decodes, pixels are not copied in, and decoding was not measured alone.
     """
     infer, up, down = costs[INFER], costs[UPLOAD], costs[DOWNLOAD]
-    costs = {**costs, INFER: replace(infer, wall_s=max(0.0, infer.wall_s - up.wall_s - down.wall_s))}
+    costs = {
+        **costs,
+        INFER: replace(infer, wall_s=max(LEAST_KERNELS * infer.wall_s, infer.wall_s - up.wall_s - down.wall_s)),
+    }
     if decodes_on_gpu(plan):
         costs = {stage: cost for stage, cost in costs.items() if stage not in (DECODE, UPLOAD)}
     return PipelineModel(

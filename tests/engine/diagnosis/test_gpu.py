@@ -75,6 +75,12 @@ def test_the_threads_of_the_host_decode_side_by_side_for_one_gpu(monkeypatch):
     assert predicted_throughput(model, 32) == pytest.approx(model.throughput, rel=0.05)
 
 
+def test_an_engine_whose_copies_took_longer_alone_than_with_it_has_a_rate_all_the_same():
+    model = model_of({**COSTS, UPLOAD: StageCost(3e-4, 0.0)}, PICKED, plan("turbo"))
+    assert model.costs[INFER].wall_s == pytest.approx(0.05 * 2.2e-4)
+    assert model.alone(INFER) == pytest.approx(1 / 1.1e-5)
+
+
 def test_decoding_on_the_gpu_is_what_nothing_else_explains():
     taken = plan("dali-gpu")
     assert decodes_on_gpu(taken)
