@@ -62,8 +62,11 @@ def run_part(part: Part, *, limit_s: float, command: Sequence[str] | None = None
 
 
 def _end_of(words: Sequence[str], log: Path, limit_s: float) -> int | None:
-    """Exit status of a process, None where it had to be ended."""
-    environment = {**os.environ, "VDALI_REQUIRE_GPU": "1"}
+    """Exit status of a process, None where it had to be ended.
+
+    Its temporary files are beside ``log``, so that none outlives it, however it ends.
+    """
+    environment = {**os.environ, "VDALI_REQUIRE_GPU": "1", "TMPDIR": str(log.parent)}
     with log.open("wb") as file:
         process = subprocess.Popen(
             words, stdout=file, stderr=subprocess.STDOUT, env=environment, start_new_session=True

@@ -226,6 +226,17 @@ def is_gone(pid: int) -> bool:
         return True
 
 
+def test_temporary_files_of_a_part_that_is_killed_are_gone(tmp_path):
+    note = tmp_path / "note"
+    part_that(
+        "import os, pathlib, tempfile\n"
+        f"pathlib.Path({str(note)!r}).write_text(tempfile.mkdtemp())\n"
+        "os.kill(os.getpid(), 9)"
+    )
+    assert note.read_text()
+    assert not Path(note.read_text()).exists()
+
+
 def test_a_part_whose_packages_are_missing_is_not_started_and_says_what_to_install():
     part = Part("toy", "part_toy", "a toy", 60, ("numpy", "no_such_module", "no_such.package"), "pip install toys")
     report = run_part(part, limit_s=60, command=("/does/not/exist",))
