@@ -54,8 +54,8 @@ class BenchModel:
 
 
 MODELS = (
-    BenchModel("timm/mobilenetv3_small_100", 512),
-    BenchModel("efficientnet_lite0", 256, weights=PRETRAINED),
+    BenchModel("timm/mobilenetv3_small_100", 384),
+    BenchModel("efficientnet_lite0", 64, weights=PRETRAINED),
     BenchModel("timm/resnet50", 64),
     BenchModel("timm/vit_small_patch16_224", 64),
 )
