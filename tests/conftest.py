@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from functools import cache
 from pathlib import Path
 
@@ -10,6 +11,10 @@ import pytest
 from vdali.engine.gpu_probe import GpuProbe, probe_gpu
 
 SHARED_DATA = Path(os.environ.get("VDALI_TEST_DATA", Path(__file__).resolve().parents[2] / "shared" / "data"))
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # a shell that starts a command in the background lets it ignore Ctrl-C, which tests send to themselves and children
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
