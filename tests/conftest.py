@@ -12,10 +12,6 @@ from vdali.engine.gpu_probe import GpuProbe, probe_gpu
 
 SHARED_DATA = Path(os.environ.get("VDALI_TEST_DATA", Path(__file__).resolve().parents[2] / "shared" / "data"))
 
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    # a shell that starts a command in the background lets it ignore Ctrl-C, which tests send to themselves and children
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-
 
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
@@ -32,7 +28,12 @@ def gpus() -> GpuProbe:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """A test marked ``gpu`` is skipped without a GPU, and fails where VDALI_REQUIRE_GPU=1 promises one."""
+    """A test marked ``gpu`` is skipped without a GPU, and fails where VDALI_REQUIRE_GPU=1 promises one.
+
+    Each test begins with Python's own handler of Ctrl-C, which tests send to themselves and to children: a shell that
+    starts the tests in the background lets them ignore it, and compilers of kernels put theirs in its place.
+    """
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     if item.get_closest_marker("gpu") is None or gpus().count:
         return
     if os.environ.get("VDALI_REQUIRE_GPU") == "1":

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import os
 import signal
 import threading
 import time
@@ -24,7 +23,7 @@ def interrupt_when(is_time):
     """Ctrl-C for this process, as soon as ``is_time`` says so."""
     while not is_time():
         time.sleep(0.01)
-    os.kill(os.getpid(), signal.SIGINT)
+    signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
 
 
 def is_alive(pid: int) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 import threading
@@ -129,7 +128,7 @@ def test_a_trial_that_fails_on_the_generator_s_threads_ends_and_raises(engine):
 def test_an_interrupt_ends_a_trial_without_work_for_what_is_left_and_without_a_crash(engine, name):
     def interrupt() -> None:
         assert engine.is_waiting.wait(30)
-        os.kill(os.getpid(), signal.SIGINT)
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
         while not pool._is_idling:
             time.sleep(0.001)
         engine.may_go.set()
