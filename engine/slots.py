@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -29,6 +29,10 @@ class BufferSpec:
     @property
     def nbytes(self) -> int:
         return math.prod(self.shape) * np.dtype(self.dtype).itemsize
+
+    def with_rows(self, rows: int) -> BufferSpec:
+        """The same for at most ``rows`` rows."""
+        return replace(self, shape=(rows, *self.shape[1:]))
 
 
 class Slot:

@@ -76,7 +76,7 @@ class OnnxRuntimeCudaEngine:
             raise
 
     def output_specs(self, rows: int) -> Mapping[str, BufferSpec]:
-        return {name: BufferSpec((rows, *spec.shape[1:]), spec.dtype) for name, spec in self._specs.items()}
+        return {name: spec.with_rows(rows) for name, spec in self._specs.items()}
 
     def new_context(self, stream: Stream) -> OnnxRuntimeContext:
         """Bindings for one slot, and the session of ``stream``. Raises DeviceError without enough memory."""

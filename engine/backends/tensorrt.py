@@ -9,7 +9,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +76,7 @@ class TensorRTEngine:
         self._host_calls = HostCalls(self, device)
 
     def output_specs(self, rows: int) -> Mapping[str, BufferSpec]:
-        return {name: replace(spec, shape=(rows, *spec.shape[1:])) for name, spec in self._plan.tensors.outputs.items()}
+        return {name: spec.with_rows(rows) for name, spec in self._plan.tensors.outputs.items()}
 
     def new_context(self, stream: Stream) -> TensorRTContext:
         """Execution context with scratch for one slot. Raises DeviceError without enough memory."""

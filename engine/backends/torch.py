@@ -49,7 +49,7 @@ class TorchEngine:
             raise
 
     def output_specs(self, rows: int) -> Mapping[str, BufferSpec]:
-        return {name: BufferSpec((rows, *spec.shape[1:]), spec.dtype) for name, spec in self._specs.items()}
+        return {name: spec.with_rows(rows) for name, spec in self._specs.items()}
 
     def new_context(self, stream: Stream) -> TorchContext:
         """What a slot needs: no more than the stream, since PyTorch keeps memory by stream."""
