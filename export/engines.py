@@ -37,8 +37,8 @@ Report = Callable[[str], None]
 class EngineRow:
     """One model at one precision. ``status`` is built, cached or refused; ``why`` the reason, empty where clear.
 
-    ``seconds`` is what this call took; ``steps_s`` what making it took, now or when it was made: ``export`` (the fp32
-    file, only where it was made now), ``convert``, ``gate`` and ``plan``.
+    ``seconds`` is what this call took. ``steps_s`` has ``export``, what this call took to have the fp32 file and the
+    pictures (in the model's first row), and what ``convert``, ``gate`` and ``plan`` took when they were made.
     """
 
     model: str
